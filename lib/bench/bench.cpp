@@ -234,7 +234,15 @@ class Bench {
       m.errors =
           first == nullptr || options_.pipeline_for(spec, m.timing) != options_.pipeline_for(spec, first->timing);
       try {
-        m.result = replay(cut, m, 0, m.errors && first == nullptr);
+        if (!m.errors && m.timing == Timing::concurrent && first->result.concurrent) {
+          const SpareSample& spare = *first->result.concurrent;
+          m.result.samples = {spare.times};
+          m.result.seconds = spare.seconds;
+          m.result.limit = spare.limit;
+          m.result.clock_note = first->result.clock_note;
+        } else {
+          m.result = replay(cut, m, 0, m.errors && first == nullptr);
+        }
         m.clock_note = m.result.clock_note;
         m.seconds = m.result.seconds;
         m.limit = m.result.limit * static_cast<double>(options_.rounds);
@@ -384,20 +392,22 @@ class Bench {
   ReplayResult replay(const BenchCut& cut, const Measurement& m, std::size_t round, bool write) {
     write = write && is_wanted(m.spec);
     const bool writes = write && !(options_.payloads.empty() && options_.reconstruction.empty());
-    ReplayPlan plan{.options = options_,
-                    .reader = cut.source,
-                    .units = cut.units,
-                    .codec = m.spec,
-                    .way = m.way,
-                    .ranks = in_.ranks,
-                    .threads = threads(),
-                    .thread_bytes = report_.thread_bytes,
-                    // Files are written step by step, which only one range is.
-                    .range_elements = writes ? 0 : in_.range_elements,
-                    .timing = m.timing,
-                    .stop = (m.way ? other_ways_stop_ : stop_).share(round, options_.rounds),
-                    .errors = m.errors && round == 0,
-                    .write_payloads = write && !options_.payloads.empty()};
+    ReplayPlan plan{
+        .options = options_,
+        .reader = cut.source,
+        .units = cut.units,
+        .codec = m.spec,
+        .way = m.way,
+        .ranks = in_.ranks,
+        .threads = threads(),
+        .thread_bytes = report_.thread_bytes,
+        // Files are written step by step, which only one range is.
+        .range_elements = writes ? 0 : in_.range_elements,
+        .timing = m.timing,
+        .stop = (m.way ? other_ways_stop_ : stop_).share(round, options_.rounds),
+        .errors = m.errors && round == 0,
+        .also_concurrent = options_.concurrent && !m.way && options_.pipeline_for(m.spec, Timing::concurrent) == 1,
+        .write_payloads = write && !options_.payloads.empty()};
     if (write && reconstruction_) {
       plan.on_result = [this](std::size_t step, const Unit& unit, std::span<const float> result) {
         reconstruction_->put(step, unit, result);

@@ -78,10 +78,12 @@ class RankReplay {
     }
     if (log_) log_->close();
     if (plan_.errors) finish_comparison();
-    std::array<double, 2> times{result_.seconds, result_.limit};
+    std::array<double, 4> times{result_.seconds, result_.limit, concurrent_.seconds, concurrent_.limit};
     comm_.agree_max(times);
     result_.seconds = times[0];
     result_.limit = times[1];
+    if (concurrent_ranges_ == plan_.ranges().size())
+      result_.concurrent = {.times = concurrent_.times, .seconds = times[2], .limit = times[3]};
     look_at_packets();
     if (!leads()) return;
     unit_times_.finish(result_.units);
@@ -116,7 +118,9 @@ class RankReplay {
   /// they decode all of the first step, because the same code may round differently there.
   ///
   /// Where sampling would end with its first sample, because a step takes all the time that there is, the last step is
-  /// timed and is that sample: another would say as much for as much work again. Returns whether there is a sample.
+  /// timed and is that sample: another would say as much for as much work again. The step before it is timed with
+  /// concurrent ranks where the plan asks for that; where it is the first step, nobody knows yet how long steps take,
+  /// and its times are thrown away if it was no long one. Returns whether there is a sample of the plan's timing.
   bool compare_with_mean() {
     std::optional<ErrorTotals> totals;
     if (leads()) {
@@ -127,8 +131,8 @@ class RankReplay {
     const std::size_t count = range_.size();
     std::vector<double> sent(3 * count + 1);
     std::size_t window = 0;
-    bool timed = false;
-    double prepared = 0.0, reduced = 0.0;  // seconds of a step
+    const bool may_sample = plan_.timing == Timing::isolated && !log_;
+    bool sampled = false;
     for (std::size_t step = 0; step < steps; ++step) {
       if (step == result_.windows[window].end) {
         if (leads()) {
@@ -139,9 +143,12 @@ class RankReplay {
         units_->forget();
       }
       comm_.reset_traffic();
-      units_->spare_results(step > 0 || (shared_loader_ && S == Space::host));
-      timed = step + 1 == steps && plan_.timing == Timing::isolated && !log_ && sent.back() != 0.0;
-      prepared = reduced = 0.0;
+      std::optional<Timing> timed;
+      const bool slow = sent.back() != 0.0;
+      if (may_sample && step + 1 == steps && slow) timed = Timing::isolated;
+      if (may_sample && step + 2 == steps && plan_.also_concurrent && (slow || step == 0)) timed = Timing::concurrent;
+      units_->spare_results(timed != Timing::concurrent && (step > 0 || (shared_loader_ && S == Space::host)));
+      double prepared = 0.0, reduced = 0.0;  // seconds
       if (timed) processor_.throttle().look();
       for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
         const auto begun = Clock::now();
@@ -190,6 +197,13 @@ class RankReplay {
       agreement_->compare(step);
       sent.back() = leads() && reduced >= limit_of(reduced) ? 1.0 : 0.0;
       comm_.agree_max(sent);
+      if (timed) {
+        const SpareSample sample{.times = finish_sample(),
+                                 .seconds = prepared + reduced,
+                                 .limit = leads() ? limit_of(prepared + reduced) : 0.0};
+        sampled = sent.back() != 0.0 && !discarded_.count(clock_seen());
+        if (sampled) keep_spare(*timed, sample);
+      }
       for (std::size_t u = 0; u < count; ++u) {
         StepBytes& bytes = result_.units[range_.first + u].bytes;
         bytes.wire_per_rank += sent[u] / static_cast<double>(steps);
@@ -202,12 +216,18 @@ class RankReplay {
       totals->finish(window);
       collect_notes();
     }
-    if (!timed) return false;
-    const PhaseTimes sample = finish_sample();
-    if (discarded_.count(clock_seen())) return false;
-    if (leads()) unit_times_.keep(range_.first, unit_row());
-    add_samples({sample}, prepared + reduced, leads() ? limit_of(prepared + reduced) : 0.0);
-    return true;
+    return sampled;
+  }
+
+  void keep_spare(Timing timing, const SpareSample& sample) {
+    if (timing == Timing::isolated) {
+      if (leads()) unit_times_.keep(range_.first, unit_row());
+      return add_samples({sample.times}, sample.seconds, sample.limit);
+    }
+    ++concurrent_ranges_;
+    concurrent_.times += sample.times;
+    concurrent_.seconds += sample.seconds;
+    concurrent_.limit += sample.limit;
   }
 
   /// The rule for the range, which gets its share of the time.
@@ -281,8 +301,8 @@ class RankReplay {
     result_.note = joined(notes_, "; ");
   }
 
-  /// Counts the collectives, and writes payloads down when asked to. `timed`: as in a sample.
-  void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer, bool timed) {
+  /// Counts the collectives, and writes payloads down when asked to. `timed`: as in a sample of this timing.
+  void reduce_recorded(std::size_t step, std::size_t unit, View<float, S> buffer, std::optional<Timing> timed) {
     RecordingCommunicator<S> recording{comm_, [&](const typename RecordingCommunicator<S>::Call& call) {
                                          const auto pattern = (*units_)[unit].pattern(call.level);
                                          add_use(result_.units[unit].uses, call.name, call.mean_bytes, pattern.shards,
@@ -292,7 +312,7 @@ class RankReplay {
                                                    call.parts);
                                        }};
     if (timed) {
-      reduce_timed(recording, step, unit, buffer);
+      reduce_timed(recording, step, unit, buffer, *timed);
       comm_.barrier(processor_.queue());  // so that what follows disturbs no rank whose clock still runs
       return;
     }
@@ -379,7 +399,7 @@ class RankReplay {
     processor_.throttle().look();
     for (std::size_t unit = range_.first; unit < range_.last; ++unit) {
       const auto buffer = units_->prepare(step, unit, false);
-      reduce_timed(comm_, step, unit, buffer);
+      reduce_timed(comm_, step, unit, buffer, plan_.timing);
       if (!plan_.options.check) continue;
       comm_.barrier(processor_.queue());  // after every rank's clock has stopped
       remember(unit, processor_.download(units_->result(unit, buffer)));
@@ -390,12 +410,12 @@ class RankReplay {
   }
 
   /// Reduces a unit while the clock runs, and puts into row_ what it took.
-  void reduce_timed(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer) {
+  void reduce_timed(Communicator<S>& comm, std::size_t step, std::size_t unit, View<float, S> buffer, Timing timing) {
     if (plan_.options.hot)
       processor_.warm(units_->input(unit, buffer));
     else
       processor_.evict(units_->input(unit, buffer));
-    processor_.clock().start();
+    processor_.clock().start(timing);
     units_->reduce(comm, step, unit, buffer, processor_.clock());
     const PhaseTimes times = processor_.clock().stop();
     processor_.throttle().look();
@@ -436,6 +456,8 @@ class RankReplay {
   std::vector<Tally> tallies_;
   UnitTimes unit_times_;
   DiscardedSamples discarded_;
+  SpareSample concurrent_;             ///< added over ranges
+  std::size_t concurrent_ranges_ = 0;  ///< that have one
   std::vector<double> mean_target_;
   std::unique_ptr<PayloadLog> log_;  ///< where payloads are written down
 };

@@ -21,10 +21,11 @@ namespace {
 /// concurrent timing: phases then add up to more than the total.
 class HostClock final : public PhaseClock<Space::host> {
  public:
-  HostClock(Communicator<Space::host>& comm, Timing timing) : comm_{comm}, timing_{timing} {}
+  explicit HostClock(Communicator<Space::host>& comm) : comm_{comm} {}
 
   /// Before and after a reduce.
-  void start() {
+  void start(Timing timing) {
+    timing_ = timing;
     times_ = {};
     level_ = Level::whole;
     comm_.barrier({});
@@ -60,7 +61,7 @@ class HostClock final : public PhaseClock<Space::host> {
   static double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
   Communicator<Space::host>& comm_;
-  Timing timing_;
+  Timing timing_ = Timing::isolated;
   PhaseTimes times_;
   Clock::time_point started_;
   std::array<Clock::time_point, 3> begun_{};
@@ -70,10 +71,7 @@ class HostClock final : public PhaseClock<Space::host> {
 class HostProcessor {
  public:
   HostProcessor(const ReplayPlan& plan, Communicator<Space::host>& comm)
-      : thread_bytes_{plan.thread_bytes},
-        clock_{comm, plan.timing},
-        throttle_{plan.clock_reasons},
-        chunk_threads_{plan.pipeline()} {
+      : thread_bytes_{plan.thread_bytes}, clock_{comm}, throttle_{plan.clock_reasons}, chunk_threads_{plan.pipeline()} {
     for (int threads = plan.threads; threads > 1; threads /= 2) pools_.push_back(std::make_unique<TaskPool>(threads));
   }
   [[nodiscard]] Queue<Space::host> queue() const { return {pools_.empty() ? nullptr : pools_.front().get()}; }

@@ -50,9 +50,10 @@ struct ReplayPlan {
   double thread_bytes = 0.0;
   std::size_t range_elements = 0;  ///< of a range, see make_unit_ranges(); 0: all units are one
   Timing timing = Timing::isolated;
-  StopRule stop = {};           ///< of this replay
-  bool errors = true;           ///< begin with an untimed pass that compares every result with the exact mean
-  bool write_payloads = false;  ///< in that pass, write down what each rank puts into each collective
+  StopRule stop = {};            ///< of this replay
+  bool errors = true;            ///< begin with a pass that compares every result with the exact mean
+  bool also_concurrent = false;  ///< with that pass and isolated timing: look for ReplayResult::concurrent, too
+  bool write_payloads = false;   ///< in that pass, write down what each rank puts into each collective
   /// Throws away samples in which the clock was held down. Empty: a GPU asks NVML, the CPU is not watched.
   ClockReasons clock_reasons = {};
   /// Called on rank 0 in the pass for the errors with every unit's result, step by step where all units are one range.
@@ -115,9 +116,17 @@ struct PacketShares {
   double burst = 0.0;            ///< mean length of a run of packets lost in a row; 0: none was lost
 };
 
+/// A step that was timed as another replay would have timed its only sample.
+struct SpareSample {
+  PhaseTimes times;
+  double seconds = 0.0, limit = 0.0;  ///< as in ReplayResult
+};
+
 /// The outcome of a replay, on rank 0.
 struct ReplayResult {
-  std::vector<PhaseTimes> samples;       ///< one for each timed step: per unit the slowest rank, added over units
+  std::vector<PhaseTimes> samples;  ///< one for each timed step: per unit the slowest rank, added over units
+  /// The sample of the same replay with concurrent timing, on every rank, where a step takes all the time of a round.
+  std::optional<SpareSample> concurrent;
   std::string clock_note;                ///< samples that were discarded, or why nothing watched; empty: nothing to say
   std::vector<ErrorSums> tensor_errors;  ///< by position in the file, pooled over steps
   std::vector<StepErrors> step_errors;   ///< of each captured step

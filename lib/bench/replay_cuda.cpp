@@ -17,13 +17,13 @@ namespace {
 /// next rank's turn comes then; concurrent, nothing waits until the reduction is over.
 class CudaClock final : public PhaseClock<Space::cuda> {
  public:
-  CudaClock(Communicator<Space::cuda>& comm, Timing timing, Queue<Space::cuda> queue)
-      : comm_{comm}, timing_{timing}, queue_{queue} {
+  CudaClock(Communicator<Space::cuda>& comm, Queue<Space::cuda> queue) : comm_{comm}, queue_{queue} {
     // A reduction has at most a few phases for each hop of a ring.
     for (int i = 0; i < 8 * comm.size() + 16; ++i) spans_.emplace_back();
   }
 
-  void start() {
+  void start(Timing timing) {
+    timing_ = timing;
     times_ = {};
     level_ = Level::whole;
     used_ = 0;
@@ -72,7 +72,7 @@ class CudaClock final : public PhaseClock<Space::cuda> {
   }
 
   Communicator<Space::cuda>& comm_;
-  Timing timing_;
+  Timing timing_ = Timing::isolated;
   Queue<Space::cuda> queue_;
   std::vector<Span> spans_;
   std::size_t used_ = 0;
@@ -84,7 +84,7 @@ class CudaClock final : public PhaseClock<Space::cuda> {
 class CudaProcessor {
  public:
   CudaProcessor(const ReplayPlan& plan, Communicator<Space::cuda>& comm, Queue<Space::cuda> queue)
-      : queue_{queue}, clock_{comm, plan.timing, queue}, throttle_{clock_reasons(plan)} {
+      : queue_{queue}, clock_{comm, queue}, throttle_{clock_reasons(plan)} {
     std::size_t largest = 0;
     for (const auto& unit : plan.units) largest = std::max(largest, plan.padded(unit.elements));
     landing_ = cuda::PinnedBuffer{4 * largest};

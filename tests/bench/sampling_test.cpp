@@ -32,7 +32,7 @@ struct Replayed {
 };
 
 Replayed replay(double timeout_seconds, Timing timing = Timing::isolated, std::size_t range_elements = 0,
-                std::size_t steps = 2) {
+                std::size_t steps = 2, bool also_concurrent = true) {
   const GradientReader file{GRADTOOL_SOURCE_DIR "/datasets/lenet5-fashion-mnist.h5"};
   const PartOfSteps part{file, steps};
   const CountedSteps source{part};
@@ -47,7 +47,8 @@ Replayed replay(double timeout_seconds, Timing timing = Timing::isolated, std::s
                         .ranks = 2,
                         .range_elements = range_elements,
                         .timing = timing,
-                        .stop = {.min_samples = 3, .max_noise = 1e300, .timeout_seconds = timeout_seconds}};
+                        .stop = {.min_samples = 3, .max_noise = 1e300, .timeout_seconds = timeout_seconds},
+                        .also_concurrent = also_concurrent};
   Replayed replayed;
   replayed.result = run_replay({}, plan);
   replayed.steps = source.read();
@@ -57,7 +58,7 @@ Replayed replay(double timeout_seconds, Timing timing = Timing::isolated, std::s
 constexpr double kNoTime = 1e-12;  // seconds
 constexpr double kMuchTime = 1e9;
 
-TEST(Sampling, TakesTheLastStepOfTheErrorsWhereAStepFillsTheTime) {
+TEST(Sampling, TakesTheLastStepsOfTheErrorsWhereAStepFillsTheTime) {
   for (const std::size_t range : {std::size_t{0}, std::size_t{5000}}) {
     const Replayed slow = replay(kNoTime, Timing::isolated, range);
     EXPECT_EQ(slow.steps, 2U);
@@ -65,11 +66,15 @@ TEST(Sampling, TakesTheLastStepOfTheErrorsWhereAStepFillsTheTime) {
     EXPECT_GT(slow.result.samples.front().phase[0], 0.0);
     EXPECT_GT(slow.result.samples.front().phase[2], 0.0);
     EXPECT_GT(slow.result.seconds, slow.result.limit);
+    ASSERT_TRUE(slow.result.concurrent);
+    EXPECT_GT(slow.result.concurrent->times.phase[0], 0.0);
+    EXPECT_GT(slow.result.concurrent->times.phase[2], 0.0);
+    EXPECT_GT(slow.result.concurrent->seconds, slow.result.concurrent->limit);
     for (const auto& unit : slow.result.units) EXPECT_GT(unit.encode, 0.0);
   }
 }
 
-TEST(Sampling, ChangesNoErrorWhereItTakesThatStep) {
+TEST(Sampling, ChangesNoErrorWhereItTakesThoseSteps) {
   const ReplayResult slow = replay(kNoTime).result, fast = replay(kMuchTime).result;
   ASSERT_EQ(slow.step_errors.size(), fast.step_errors.size());
   for (std::size_t step = 0; step < fast.step_errors.size(); ++step) {
@@ -85,6 +90,8 @@ TEST(Sampling, ChangesNoErrorWhereItTakesThatStep) {
 
 TEST(Sampling, ComputesStepsOfItsOwnOtherwise) {
   EXPECT_EQ(replay(kMuchTime).steps, 2U + 3U);
+  EXPECT_FALSE(replay(kMuchTime).result.concurrent);
+  EXPECT_FALSE(replay(kNoTime, Timing::isolated, 0, 2, false).result.concurrent);
   // The results of other ranks, which take part in concurrent times, are not decoded for the errors.
   EXPECT_EQ(replay(kNoTime, Timing::concurrent).steps, 2U + 1U);
   // A step that nothing warmed up for is no sample.
