@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/core/arena.hpp"
+#include "lib/core/ended_arenas.hpp"
 #include "lib/core/huge_pages.hpp"
 #include "lib/core/scratch.hpp"
 #include "tests/core/fault.hpp"
@@ -22,6 +23,24 @@ using HostScratch = Scratch<Space::host>;
 
 bool aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % HostArena::kAlignment == 0;
+}
+
+TEST(HostArena, TakesTheBlockOfOneThatEnded) {
+#ifdef GRADTOOL_SANITIZED
+  GTEST_SKIP() << "a sanitizer is to find who uses what has ended";
+#endif
+  keep_ended_arenas();
+  constexpr std::size_t kBytes = std::size_t{8} << 20;
+  const auto place_of = [](std::size_t bytes) {
+    HostArena arena{bytes};
+    return reinterpret_cast<std::uintptr_t>(arena.take_bytes(1).data());
+  };
+  const HostArena other{2 * kBytes};  // in use all the time
+  const std::uintptr_t place = place_of(kBytes);
+  EXPECT_EQ(place_of(kBytes), place);
+  EXPECT_EQ(place_of(kBytes - kBytes / 8), place) << "somewhat larger than needed";
+  const HostArena again{kBytes};
+  EXPECT_NE(place_of(kBytes), place) << "it is in use";
 }
 
 TEST(HostArena, AlignsAndSeparatesPieces) {
