@@ -10,6 +10,11 @@
 #include <fstream>
 
 namespace gradtool {
+namespace {
+
+constexpr std::uint64_t kMostRangeBytes = std::uint64_t{256} << 20;  ///< unless a unit takes more: see MemoryPlan
+
+}  // namespace
 
 std::uint64_t machine_memory() {
   std::uint64_t memory =
@@ -39,7 +44,7 @@ MemoryPlan plan_memory(std::uint64_t bytes, const std::vector<Unit>& units, int 
   const std::uint64_t range_element = 16 + update_bytes + 8 * of_ranks;
   const std::uint64_t unit_element = 8 + 9 * of_ranks;
   MemoryPlan plan;
-  plan.range_elements = std::max<std::uint64_t>(1, bytes / 2 / range_element);
+  plan.range_elements = std::max<std::uint64_t>(1, std::min(bytes / 2, kMostRangeBytes) / range_element);
   std::uint64_t needed = 0;
   for (const auto& unit : units) needed = std::max(needed, unit_element * unit.elements);
   std::uint64_t largest_range = 0;

@@ -25,7 +25,9 @@ namespace gradtool {
 /// a residual and a momentum. For every element of the largest unit, 8 bytes of the exact mean and, for each rank, 4 of
 /// the gradient and about 5 to encode and exchange it. What is left serves as a cache of the capture.
 struct MemoryPlan {
-  std::size_t range_elements = 0;  ///< what make_unit_ranges() is asked for: half of the memory goes to ranges
+  /// The most that make_unit_ranges() is asked for: a range may take half of the memory, and 256 MiB. A larger one
+  /// saves nothing, because what is kept for it is made anew for each codec all the same.
+  std::size_t range_elements = 0;
   std::uint64_t cache_bytes = 0;
 };
 /// `update_bytes`: of each element of a range what UpdateErrors keeps, where it is asked for.

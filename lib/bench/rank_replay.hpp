@@ -54,6 +54,7 @@ class RankReplay {
         sent_inside_(plan.steps()),
         sent_across_(plan.steps()) {
     result.units.resize(plan.units.size());
+    energies_.resize(leads() && plan.errors ? plan.steps() * plan.units.size() : 0);
     const std::size_t tensors = plan.reader.tensors().size();
     result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
     result.tensor_steps.resize(plan.options.tensor_steps ? result.step_errors.size() * tensors : 0);
@@ -157,7 +158,7 @@ class RankReplay {
         // Now, because on the host the reduction overwrites what was loaded.
         if (leads()) {
           const double encoded = energy(comparison_.encoded_by_first(loader_.gradient(0)));
-          result_.gradient_energy += encoded;
+          energies_[step * plan_.units.size() + unit].gradient = encoded;
           result_.step_errors[step].gradient_energy += encoded;
         }
         comparison_.before(buffer);
@@ -191,7 +192,7 @@ class RankReplay {
         result_.has_residual = result_.has_residual || !residual.empty();
         if (residual.empty()) continue;
         const double kept = energy(processor_.download(residual));
-        result_.residual_energy += kept;
+        energies_[step * plan_.units.size() + unit].residual = kept;
         result_.step_errors[step].residual_energy += kept;
       }
       agreement_->compare(step);
@@ -279,6 +280,10 @@ class RankReplay {
     counts_.share(comm_);
     if (!leads()) return;
     counts_.finish(plan_.steps(), result_);
+    for (const Energies& unit : energies_) {
+      result_.gradient_energy += unit.gradient;
+      result_.residual_energy += unit.residual;
+    }
     for (std::size_t step = 0; step < sent_.size(); ++step) result_.step_errors[step].bytes.wire_per_rank = sent_[step];
     for (auto& unit : result_.units) {
       for (auto& use : unit.uses) {
@@ -450,7 +455,12 @@ class RankReplay {
                              ///< held down
   CollectiveReference<S, Processor> comparison_;
   UnitCounts counts_;
-  std::vector<double> sent_;                       ///< bytes that this rank sent in each step
+  struct Energies {
+    double gradient = 0.0, residual = 0.0;
+  };
+  std::vector<Energies>
+      energies_;              ///< of each unit, step by step, which ranges of units do not go: added up at the end
+  std::vector<double> sent_;  ///< bytes that this rank sent in each step
   std::vector<double> sent_inside_, sent_across_;  ///< of these, on the levels that a communicator has
   std::vector<std::string> notes_;
   std::vector<Tally> tallies_;
