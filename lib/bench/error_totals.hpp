@@ -68,10 +68,14 @@ class ErrorTotals {
       if (!begun_[u]) continue;
       begun_[u] = false;
       for (const auto& piece : units_[u].pieces) {
+        double error = result_.cumulative_error[first + piece.tensor];  // not added up in memory, see add_to_totals
+        double energy = result_.cumulative_energy[first + piece.tensor];
         for (std::size_t i = piece.first; i < piece.first + piece.elements; ++i) {
-          result_.cumulative_error[first + piece.tensor] += difference_[u][i] * difference_[u][i];
-          result_.cumulative_energy[first + piece.tensor] += total_[u][i] * total_[u][i];
+          error += difference_[u][i] * difference_[u][i];
+          energy += total_[u][i] * total_[u][i];
         }
+        result_.cumulative_error[first + piece.tensor] = error;
+        result_.cumulative_energy[first + piece.tensor] = energy;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "kernels/float_bits.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 
@@ -128,6 +129,14 @@ std::shared_ptr<float> pageable_floats(std::size_t elements) {
   return {new float[elements], std::default_delete<float[]>{}};
 }
 
+namespace {
+
+GT_SIMD_CLONES void add_to(std::span<const float> values, std::span<double> sums) {
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += static_cast<double>(values[i]);
+}
+
+}  // namespace
+
 StepLoader::StepLoader(const GradientSource& reader, int ranks, std::size_t largest_unit, Extras extras,
                        FloatAllocator allocate)
     : reader_{reader},
@@ -164,7 +173,8 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only, bool with_me
   for (const auto& piece : unit.pieces) {
     if (!weight.empty()) reader_.read_weight(piece.tensor, step, weight.subspan(piece.first, piece.elements));
   }
-  mean_.assign(with_mean ? unit.elements : 0, 0.0);
+  mean_.resize(with_mean ? unit.elements : 0);
+  if (only != kAllRanks) std::fill(mean_.begin(), mean_.end(), 0.0);
   for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
     const bool held = only == kAllRanks || rank == static_cast<std::size_t>(only);
     if (held) {
@@ -176,25 +186,30 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only, bool with_me
         reader_.read_second_moment(piece.tensor, step, rank, moment.subspan(piece.first, piece.elements));
       }
     }
-    if (with_mean) add_to_mean(unit, step, rank, held);
+    if (with_mean && only != kAllRanks) add_to_mean(unit, step, rank, held);
   }
+  if (only == kAllRanks) return find_mean();
   for (auto& value : mean_) value /= static_cast<double>(gradients_.size());
 }
 
-void StepLoader::add_to_mean(const Unit& unit, std::size_t step, std::size_t rank, bool held) {
-  const auto add = [this](std::size_t first, std::span<const float> values) {
-    for (std::size_t i = 0; i < values.size(); ++i) mean_[first + i] += static_cast<double>(values[i]);
-  };
-  if (held) {
-    add(0, gradients_[rank].span());
-    return;
+void StepLoader::find_mean() {
+  constexpr std::size_t kBlock = 2048;
+  for (std::size_t first = 0; first < mean_.size(); first += kBlock) {
+    const auto mean = std::span{mean_}.subspan(first, std::min(kBlock, mean_.size() - first));
+    std::fill(mean.begin(), mean.end(), 0.0);
+    for (const Buffer& gradient : gradients_) add_to(gradient.span().subspan(first, mean.size()), mean);
+    for (double& value : mean) value /= static_cast<double>(gradients_.size());
   }
+}
+
+void StepLoader::add_to_mean(const Unit& unit, std::size_t step, std::size_t rank, bool held) {
+  if (held) return add_to(gradients_[rank].span(), mean_);
   constexpr std::size_t kPart = std::size_t{1} << 20;
   for (const auto& piece : unit.pieces) {
     for (std::size_t done = 0; done < piece.elements; done += kPart) {
       part_.resize(std::min(kPart, piece.elements - done));
       reader_.read_gradient_part(piece.tensor, step, rank, done, part_);
-      add(piece.first + done, part_);
+      add_to(part_, std::span{mean_}.subspan(piece.first + done, part_.size()));
     }
   }
 }

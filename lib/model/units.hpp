@@ -127,6 +127,9 @@ class StepLoader {
   };
   /// The loaded unit's elements of `buffer`, to be read into; none of them unless `wanted`.
   std::span<float> resize(Buffer& buffer, bool wanted = true);
+  /// Computes the mean where every rank's gradient is held: block by block, so that the sums stay in the first cache
+  /// while ranks are added to them.
+  void find_mean();
   /// Reads what is held of a unit's gradient, or all of it in parts, and adds it to the mean.
   void add_to_mean(const Unit& unit, std::size_t step, std::size_t rank, bool held);
 

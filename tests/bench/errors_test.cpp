@@ -71,6 +71,28 @@ TEST(ErrorSums, PartsInOrderAddUpAsTheWholeDoes) {
   EXPECT_EQ(all.sign_agreements, 2U);
 }
 
+TEST(ErrorSums, AddElementsOneByOne) {
+  std::vector<double> x(1003);
+  std::vector<float> y(x.size());
+  ErrorSums one_by_one;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = i % 7 == 0 ? 0.0 : std::sin(static_cast<double>(i));
+    y[i] = i % 3 == 0 ? 0.0F : static_cast<float>(std::sin(1.1 * static_cast<double>(i)));
+    one_by_one.observe(std::span{x}.subspan(i, 1), std::span{y}.subspan(i, 1));
+  }
+  const auto all = sums(x, y);
+  EXPECT_EQ(all.xx, one_by_one.xx);
+  EXPECT_EQ(all.yy, one_by_one.yy);
+  EXPECT_EQ(all.xy, one_by_one.xy);
+  EXPECT_EQ(all.error, one_by_one.error);
+  EXPECT_EQ(all.largest_error, one_by_one.largest_error);
+  EXPECT_EQ(all.x_min, one_by_one.x_min);
+  EXPECT_EQ(all.x_max, one_by_one.x_max);
+  EXPECT_EQ(all.sign_agreements, one_by_one.sign_agreements);
+  EXPECT_EQ(all.kept, one_by_one.kept);
+  EXPECT_EQ(all.zeroed, one_by_one.zeroed);
+}
+
 TEST(CodecQuality, TriesSeedsOnTheFirstUnitsOfALargeGradient) {
   constexpr std::size_t kElements = kSeedElements / 2 + 1;  // two units of it are too many
   const auto sources = SyntheticGradients::make({4 * kElements}, 1);
