@@ -44,10 +44,11 @@ class KeptBlocks {
       kept_bytes_ -= bytes;
       kept_.erase(found);
     }
+    const std::size_t most = std::max(most_used_, used_bytes_ + bytes);
+    drop_beyond(most - used_bytes_ - bytes);
+    if (memory == nullptr) memory = fresh_block(bytes);  // if it throws, nothing has changed
     used_bytes_ += bytes;
-    most_used_ = std::max(most_used_, used_bytes_);
-    drop_what_is_too_much();
-    if (memory == nullptr) memory = fresh_block(bytes);
+    most_used_ = most;
     used_.emplace(memory, bytes);
     return memory;
   }
@@ -60,13 +61,14 @@ class KeptBlocks {
     kept_bytes_ += found->second;
     used_bytes_ -= found->second;
     used_.erase(found);
-    drop_what_is_too_much();
+    drop_beyond(most_used_ - used_bytes_);
     return true;
   }
 
  private:
-  void drop_what_is_too_much() {
-    while (kept_bytes_ > kMostKept || used_bytes_ + kept_bytes_ > most_used_) {
+  /// Keeps so many bytes at most, and never more than kMostKept.
+  void drop_beyond(std::size_t bytes) {
+    while (kept_bytes_ > std::min(bytes, kMostKept)) {
       const auto largest = std::prev(kept_.end());
       kept_bytes_ -= largest->first;
       release(largest->second);
