@@ -16,7 +16,7 @@
 namespace gradtool::test {
 namespace {
 
-constexpr std::size_t kRows = 16;
+constexpr std::size_t kWindowRows = 16;
 
 /// A matrix of 16 x 16 in steps that are given: of rank 1 in iterations below 100, of full rank later.
 class TwoPhases final : public GradientSource {
@@ -24,8 +24,11 @@ class TwoPhases final : public GradientSource {
   explicit TwoPhases(const std::vector<std::int64_t>& iterations) {
     for (const std::int64_t iteration : iterations) steps_.push_back({.iteration = iteration});
     info_.workers = 2;
-    tensors_.push_back(
-        {.name = "w", .shape = {kRows, kRows}, .kind = "linear", .layout = "OI", .elements = kRows * kRows});
+    tensors_.push_back({.name = "w",
+                        .shape = {kWindowRows, kWindowRows},
+                        .kind = "linear",
+                        .layout = "OI",
+                        .elements = kWindowRows * kWindowRows});
   }
 
   [[nodiscard]] const std::string& path() const override { return path_; }
@@ -36,7 +39,7 @@ class TwoPhases final : public GradientSource {
   void read(const ArrayPart& part, std::span<float> out) const override {
     const std::int64_t iteration = steps_[part.step].iteration;
     for (std::size_t k = 0; k < out.size(); ++k) {
-      const std::size_t i = (part.first + k) / kRows, j = (part.first + k) % kRows;
+      const std::size_t i = (part.first + k) / kWindowRows, j = (part.first + k) % kWindowRows;
       const float scale = 1.0F + 0.1F * static_cast<float>(part.worker) + 0.01F * static_cast<float>(iteration % 10);
       const float outer = static_cast<float>((i + 1) * (j + 2)) / 100.0F;
       out[k] = iteration < 100 ? scale * outer : (i == j ? scale : 0.0F);
@@ -55,7 +58,7 @@ ResultRow bench(const std::vector<std::int64_t>& iterations, const char* codec) 
   BenchOptions options;
   BenchCut cut{.source = source, .name = "tensor", .selection = {.tensors = {0}, .skipped = {}}};
   cut.units = make_units(source.tensors(), {0}, Granularity::parse("tensor"));
-  cut.elements = kRows * kRows;
+  cut.elements = kWindowRows * kWindowRows;
   Measurement measurement{parse_codec(codec), Timing::isolated};
   measurement.result = run_replay({}, {.options = options,
                                        .reader = source,
