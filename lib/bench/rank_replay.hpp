@@ -54,7 +54,6 @@ class RankReplay {
         sent_inside_(plan.steps()),
         sent_across_(plan.steps()) {
     result.units.resize(plan.units.size());
-    energies_.resize(leads() && plan.errors ? plan.steps() * plan.units.size() : 0);
     const std::size_t tensors = plan.reader.tensors().size();
     result.step_errors.resize(leads() && plan.errors ? plan.steps() : 0);
     result.tensor_steps.resize(plan.options.tensor_steps ? result.step_errors.size() * tensors : 0);
@@ -157,9 +156,7 @@ class RankReplay {
         prepared += since(begun);
         // Now, because on the host the reduction overwrites what was loaded.
         if (leads()) {
-          const double encoded = energy(comparison_.encoded_by_first(loader_.gradient(0)));
-          energies_[step * plan_.units.size() + unit].gradient = encoded;
-          result_.step_errors[step].gradient_energy += encoded;
+          result_.step_errors[step].gradient_energy += energy(comparison_.encoded_by_first(loader_.gradient(0)));
         }
         comparison_.before(buffer);
         comm_.reset_traffic();
@@ -191,9 +188,7 @@ class RankReplay {
         const auto residual = reducer.residual();
         result_.has_residual = result_.has_residual || !residual.empty();
         if (residual.empty()) continue;
-        const double kept = energy(processor_.download(residual));
-        energies_[step * plan_.units.size() + unit].residual = kept;
-        result_.step_errors[step].residual_energy += kept;
+        result_.step_errors[step].residual_energy += energy(processor_.download(residual));
       }
       agreement_->compare(step);
       sent.back() = leads() && reduced >= limit_of(reduced) ? 1.0 : 0.0;
@@ -280,11 +275,12 @@ class RankReplay {
     counts_.share(comm_);
     if (!leads()) return;
     counts_.finish(plan_.steps(), result_);
-    for (const Energies& unit : energies_) {
-      result_.gradient_energy += unit.gradient;
-      result_.residual_energy += unit.residual;
+    for (std::size_t step = 0; step < sent_.size(); ++step) {
+      StepErrors& errors = result_.step_errors[step];
+      errors.bytes.wire_per_rank = sent_[step];
+      result_.gradient_energy += errors.gradient_energy;
+      result_.residual_energy += errors.residual_energy;
     }
-    for (std::size_t step = 0; step < sent_.size(); ++step) result_.step_errors[step].bytes.wire_per_rank = sent_[step];
     for (auto& unit : result_.units) {
       for (auto& use : unit.uses) {
         use.calls /= steps;
@@ -455,12 +451,7 @@ class RankReplay {
                              ///< held down
   CollectiveReference<S, Processor> comparison_;
   UnitCounts counts_;
-  struct Energies {
-    double gradient = 0.0, residual = 0.0;
-  };
-  std::vector<Energies>
-      energies_;              ///< of each unit, step by step, which ranges of units do not go: added up at the end
-  std::vector<double> sent_;  ///< bytes that this rank sent in each step
+  std::vector<double> sent_;                       ///< bytes that this rank sent in each step
   std::vector<double> sent_inside_, sent_across_;  ///< of these, on the levels that a communicator has
   std::vector<std::string> notes_;
   std::vector<Tally> tallies_;
