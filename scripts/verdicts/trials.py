@@ -7,7 +7,7 @@ A transformer on images (AdamW, warm-up and cosine), a convolutional network wit
 accumulation of two micro-batches, clipped gradients): other models, trainer and optimizer code than the campaigns', so that the advice does not rest on
 one program's trainings. In FOLDER is what run.py leaves of its campaigns, which pages.py takes beside them: pages.py DATA FOLDER --out OUT. Captures
 (three windows of 24 steps) and trials are kept there, and the same command goes on where it was stopped. Needed: PyTorch, h5py, SciPy, the Python
-package gradtool and the program of the same build; some two processor hours. Payload ratios are those of the replay, since a trial counts what is sent.
+package gradtool and the program of the same build; about one processor hour. Payload ratios are those of the replay, since a trial counts what is sent.
 """
 import argparse
 import csv
@@ -256,10 +256,12 @@ def write_training(training, result, arms, folder):
     with open(result) as file:
         record = json.load(file)
     for run in record["runs"]:
-        arm = names.get(run["codec"]) or next(name for full, name in names.items() if run["codec"].split(",reduce=")[0] == full)
+        arm = names[run["codec"]]
+        if run["status"] not in ("finished", "diverged"):
+            sys.exit(f"trials.py: {training.name}: {arm} with seed {run['seed']} has {run['status']}: {run['message']}; the same command tries it again")
         codec, params, ratio = ("none", "default", 1.0) if arm == "none" else arms[arm]
         rows.append({"codec": codec, "params": params, "seed": run["seed"], "epoch": 1, "step": run["steps"],
-                     "status": "finished" if run["status"] == "finished" else "diverged", "test_loss": run["metrics"].get("loss", ""),
+                     "status": run["status"], "test_loss": run["metrics"].get("loss", ""),
                      "test_accuracy": run["metrics"].get("accuracy", ""), "wire_bytes": run["bytes_sent_per_step"] * run["steps"],
                      "payload_bytes": 4 * record["elements"] * run["steps"] / ratio})
     write_csv(os.path.join(folder, training.name, "train.csv"), rows)
