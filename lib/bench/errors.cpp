@@ -31,10 +31,10 @@ class UnitProbe {
         side_{side},
         plan_{codec.plan(n)},
         arena_{Arena<Space::host>::padded_size(plan_.payload_bytes) +
-               Arena<Space::host>::padded_size(plan_.scratch_bytes)},
+               Arena<Space::host>::padded_size(plan_.scratch_bytes) + Arena<Space::host>::padded_size(4 * n)},
         payload_{arena_.take_bytes(plan_.payload_bytes)},
         scratch_{arena_.take_bytes(plan_.scratch_bytes)},
-        out_(n) {}
+        out_{arena_.take<float>(n)} {}
 
   std::span<const float> round_trip(std::span<const float> x, const EncodeContext& context) {
     if (encoder_) {
@@ -45,9 +45,9 @@ class UnitProbe {
     }
     std::uint64_t bytes = plan_.payload_bytes;
     if (!plan_.exact) std::memcpy(&bytes, payload_.data(), sizeof bytes);
-    std::fill(out_.begin(), out_.end(), 0.0F);
-    codec_.decode_add({}, payload_.first(bytes), 1.0F, {out_.data(), out_.size()}, scratch_);
-    return out_;
+    std::fill_n(out_.data(), out_.size(), 0.0F);
+    codec_.decode_add({}, payload_.first(bytes), 1.0F, out_, scratch_);
+    return out_.span();
   }
 
  private:
@@ -57,7 +57,7 @@ class UnitProbe {
   Footprint plan_;
   Arena<Space::host> arena_;
   HostView<std::byte> payload_, scratch_;
-  std::vector<float> out_;
+  HostView<float> out_;
 };
 
 void probe(const Codec<Space::host>& codec, std::span<const float> x, const SideInputs<Space::host>& side,

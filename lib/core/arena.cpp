@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
-#include <unordered_map>
+#include <utility>
 
 #include "lib/core/ended_arenas.hpp"
 #include "lib/core/huge_pages.hpp"
@@ -14,97 +15,87 @@
 namespace gradtool {
 namespace {
 
-constexpr std::size_t kLeastKept = std::size_t{1} << 20;   // bytes of a block
-constexpr std::size_t kMostKept = std::size_t{512} << 20;  // bytes of all
-std::atomic<bool> keeps{false};
+constexpr std::size_t kLeastPooled = std::size_t{1} << 20;  // bytes of a block
+constexpr std::size_t kPoolBytes = std::size_t{1536} << 20;
+constexpr std::align_val_t kBlockAlignment{Arena<Space::host>::kAlignment};
 
-std::byte* fresh_block(std::size_t bytes) {
-  const std::align_val_t alignment{Arena<Space::host>::kAlignment};
-  auto* const memory = static_cast<std::byte*>(::operator new(bytes, alignment));
-  prefer_huge_pages(memory, bytes);
-  return memory;
-}
-
-void release(std::byte* memory) {
-  ::operator delete (memory, std::align_val_t{Arena<Space::host>::kAlignment});
-}
-
-/// Blocks that arenas gave back: no more than kMostKept, because not all that an arena was made for is also touched,
-/// and with those in use never more bytes than were in use at once.
-class KeptBlocks {
+/// One stretch of memory from which blocks are taken where it has room, the first that is large enough: so few pages
+/// are ever touched, and they are touched again.
+class Pool {
  public:
-  /// The smallest kept block that is large enough, and at most a quarter larger; else a fresh one.
+  /// The system backs no page before somebody writes there. Where it gives no such memory at all, there is no room.
+  Pool() : memory_{static_cast<std::byte*>(::operator new(kPoolBytes, kBlockAlignment, std::nothrow))} {
+    if (memory_ == nullptr) return;
+    prefer_huge_pages(memory_, kPoolBytes);
+    free_.emplace(0, kPoolBytes);
+  }
+
+  /// Null where no stretch is large enough.
   std::byte* take(std::size_t bytes) {
     const std::lock_guard lock{mutex_};
-    std::byte* memory = nullptr;
-    const auto found = kept_.lower_bound(bytes);
-    if (found != kept_.end() && found->first - bytes <= bytes / 4) {
-      bytes = found->first;
-      memory = found->second;
-      kept_bytes_ -= bytes;
-      kept_.erase(found);
-    }
-    const std::size_t most = std::max(most_used_, used_bytes_ + bytes);
-    drop_beyond(most - used_bytes_ - bytes);
-    if (memory == nullptr) memory = fresh_block(bytes);  // if it throws, nothing has changed
-    used_bytes_ += bytes;
-    most_used_ = most;
-    used_.emplace(memory, bytes);
-    return memory;
+    const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& gap) { return gap.second >= bytes; });
+    if (found == free_.end()) return nullptr;
+    const auto [at, size] = *found;
+    if (size > bytes) free_.emplace(at + bytes, size - bytes);
+    auto block = free_.extract(found);
+    block.mapped() = bytes;
+    used_.insert(std::move(block));
+    return memory_ + at;
   }
   /// False for a block that it did not give.
-  bool give(std::byte* memory) {
+  bool give(std::byte* block) {
+    if (memory_ == nullptr || std::less<>{}(block, memory_) || !std::less<>{}(block, memory_ + kPoolBytes))
+      return false;
     const std::lock_guard lock{mutex_};
-    const auto found = used_.find(memory);
-    if (found == used_.end()) return false;
-    kept_.emplace(found->second, memory);
-    kept_bytes_ += found->second;
-    used_bytes_ -= found->second;
-    used_.erase(found);
-    drop_beyond(most_used_ - used_bytes_);
+    auto gap = free_.insert(used_.extract(static_cast<std::size_t>(block - memory_))).position;
+    if (const auto next = std::next(gap); next != free_.end() && gap->first + gap->second == next->first) {
+      gap->second += next->second;
+      free_.erase(next);
+    }
+    if (gap == free_.begin()) return true;
+    if (const auto before = std::prev(gap); before->first + before->second == gap->first) {
+      before->second += gap->second;
+      free_.erase(gap);
+    }
     return true;
   }
 
  private:
-  /// Keeps so many bytes at most, and never more than kMostKept.
-  void drop_beyond(std::size_t bytes) {
-    while (kept_bytes_ > std::min(bytes, kMostKept)) {
-      const auto largest = std::prev(kept_.end());
-      kept_bytes_ -= largest->first;
-      release(largest->second);
-      kept_.erase(largest);
-    }
-  }
-
   std::mutex mutex_;
-  std::multimap<std::size_t, std::byte*> kept_;  ///< by bytes
-  std::unordered_map<std::byte*, std::size_t> used_;
-  std::size_t kept_bytes_ = 0, used_bytes_ = 0, most_used_ = 0;
+  std::byte* memory_;
+  std::map<std::size_t, std::size_t> free_, used_;  ///< bytes by place
 };
 
-/// Never destroyed, because a static arena may end last of all.
-KeptBlocks& kept_blocks() {
-  static KeptBlocks& blocks = *new KeptBlocks;
-  return blocks;
+/// Null until arenas are to be kept; never destroyed, because a static arena may end last of all.
+std::atomic<Pool*> pool{nullptr};
+
+std::byte* take_block(std::size_t bytes) {
+  Pool* const kept = pool;
+  std::byte* const pooled = kept == nullptr || bytes < kLeastPooled ? nullptr : kept->take(bytes);
+  if (pooled != nullptr) return pooled;
+  auto* const memory = static_cast<std::byte*>(::operator new(bytes, kBlockAlignment));
+  prefer_huge_pages(memory, bytes);
+  return memory;
 }
 
 }  // namespace
 
 void keep_ended_arenas() {
 #ifndef GRADTOOL_SANITIZED  // which is to find who uses an arena that ended
-  keeps = true;
+  static Pool& kept = *new Pool;
+  pool = &kept;
 #endif
 }
 
 template <>
 Arena<Space::host>::Arena(std::size_t capacity) : capacity_{padded_size(capacity)} {
-  const std::size_t bytes = capacity_ + kAlignment;
-  base_.reset(keeps && bytes >= kLeastKept ? kept_blocks().take(bytes) : fresh_block(bytes));
+  base_.reset(take_block(capacity_ + kAlignment));
 }
 
 template <>
 void Arena<Space::host>::Free::operator()(std::byte* bytes) const noexcept {
-  if (!keeps || !kept_blocks().give(bytes)) release(bytes);
+  Pool* const kept = pool;
+  if (kept == nullptr || !kept->give(bytes)) ::operator delete(bytes, kBlockAlignment);
 }
 
 template class Arena<Space::host>;

@@ -126,7 +126,9 @@ Layout layout_of(const Unit& unit, const std::vector<TensorInfo>& tensors, const
 }
 
 std::shared_ptr<float> pageable_floats(std::size_t elements) {
-  return {new float[elements], std::default_delete<float[]>{}};
+  auto arena = std::make_shared<Arena<Space::host>>(sizeof(float) * elements);
+  float* const memory = arena->take<float>(elements).data();
+  return {std::move(arena), memory};
 }
 
 namespace {
@@ -173,7 +175,9 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only, bool with_me
   for (const auto& piece : unit.pieces) {
     if (!weight.empty()) reader_.read_weight(piece.tensor, step, weight.subspan(piece.first, piece.elements));
   }
-  mean_.resize(with_mean ? unit.elements : 0);
+  if (with_mean && mean_memory_.empty())
+    mean_memory_ = mean_arena_.emplace(sizeof(double) * largest_).take<double>(largest_).span();
+  mean_ = mean_memory_.first(with_mean ? unit.elements : 0);
   if (only != kAllRanks) std::fill(mean_.begin(), mean_.end(), 0.0);
   for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
     const bool held = only == kAllRanks || rank == static_cast<std::size_t>(only);
@@ -195,7 +199,7 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only, bool with_me
 void StepLoader::find_mean() {
   constexpr std::size_t kBlock = 2048;
   for (std::size_t first = 0; first < mean_.size(); first += kBlock) {
-    const auto mean = std::span{mean_}.subspan(first, std::min(kBlock, mean_.size() - first));
+    const auto mean = mean_.subspan(first, std::min(kBlock, mean_.size() - first));
     std::fill(mean.begin(), mean.end(), 0.0);
     for (const Buffer& gradient : gradients_) add_to(gradient.span().subspan(first, mean.size()), mean);
     for (double& value : mean) value /= static_cast<double>(gradients_.size());
@@ -209,7 +213,7 @@ void StepLoader::add_to_mean(const Unit& unit, std::size_t step, std::size_t ran
     for (std::size_t done = 0; done < piece.elements; done += kPart) {
       part_.resize(std::min(kPart, piece.elements - done));
       reader_.read_gradient_part(piece.tensor, step, rank, done, part_);
-      add_to(part_, std::span{mean_}.subspan(piece.first + done, part_.size()));
+      add_to(part_, mean_.subspan(piece.first + done, part_.size()));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/codecs/layout.hpp"
+#include "lib/core/arena.hpp"
 #include "lib/core/dtype.hpp"
 #include "lib/io/gradient_file.hpp"
 
@@ -138,7 +139,9 @@ class StepLoader {
   FloatAllocator allocate_;
   std::size_t largest_;
   std::size_t elements_ = 0;
-  std::vector<double> mean_;
+  std::optional<Arena<Space::host>> mean_arena_;
+  std::span<double> mean_memory_;  ///< for the largest unit, from when a mean is first asked for
+  std::span<double> mean_;
   std::vector<float> part_;  ///< of a gradient that is not held
   std::vector<Buffer> gradients_;
   Buffer weight_;

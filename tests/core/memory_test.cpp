@@ -38,9 +38,14 @@ TEST(HostArena, TakesTheBlockOfOneThatEnded) {
   const HostArena other{2 * kBytes};  // in use all the time
   const std::uintptr_t place = place_of(kBytes);
   EXPECT_EQ(place_of(kBytes), place);
-  EXPECT_EQ(place_of(kBytes - kBytes / 8), place) << "somewhat larger than needed";
-  const HostArena again{kBytes};
-  EXPECT_NE(place_of(kBytes), place) << "it is in use";
+  EXPECT_EQ(place_of(kBytes - kBytes / 8), place) << "larger than needed";
+  {
+    const HostArena again{kBytes};
+    EXPECT_NE(place_of(kBytes), place) << "it is in use";
+    const HostArena behind{kBytes};
+  }
+  EXPECT_EQ(place_of(2 * kBytes), place) << "two that lay side by side are one";
+  EXPECT_NE(place_of(std::size_t{2} << 30), place) << "more than is kept at all";
 }
 
 TEST(HostArena, AlignsAndSeparatesPieces) {
