@@ -7,6 +7,11 @@
 #include "lib/core/huge_pages.hpp"
 
 namespace gradtool {
+namespace {
+
+constexpr std::uint64_t kLeastCopied = 16'384;  // values, for which a call of the system takes a tenth of their copy
+
+}  // namespace
 
 CachedGradients::CachedGradients(std::unique_ptr<GradientSource> source, std::uint64_t most_bytes)
     : ChangedSource{std::move(source)}, left_{most_bytes} {
@@ -20,7 +25,8 @@ void CachedGradients::read(const ArrayPart& part, std::span<float> out) const {
   expects(part.first <= elements && out.size() <= elements - part.first, "a part of a tensor reaches past its end");
   const std::size_t place = (part.tensor * steps().size() + part.step) * workers() + part.worker;
   Values& values = kept_[static_cast<std::size_t>(part.of)][place];
-  if (values.empty() && sizeof(float) * elements <= left_) {
+  const bool worth_it = elements < kLeastCopied || !source().only_copies(part);
+  if (values.empty() && worth_it && sizeof(float) * elements <= left_) {
     Values whole = large_vector<float>(elements);
     ArrayPart all = part;
     all.first = 0;

@@ -14,7 +14,8 @@ namespace gradtool {
 /// many times, for each codec, and a file has to be read and inflated each time. A tensor of one step and worker is
 /// read whole when any part of it is first asked for, and kept as float32 while all that is kept takes `most_bytes` or
 /// fewer. Nothing is ever given up for something else: whoever goes round and round through more than fits still finds
-/// as much of it as does fit. The rest is read from the source each time. Not thread-safe.
+/// as much of it as does fit. The rest is read from the source each time, and so are large tensors that a source only
+/// copies (GradientSource::only_copies). Not thread-safe.
 class CachedGradients final : public ChangedSource {
  public:
   CachedGradients(std::unique_ptr<GradientSource> source, std::uint64_t most_bytes);

@@ -40,6 +40,7 @@ class ChosenSteps : public ChangedSource {
     there.step = places_[part.step];
     source().read(there, out);
   }
+  [[nodiscard]] bool only_copies(const ArrayPart& part) const override { return source().only_copies(part); }
 
  protected:
   using ChangedSource::ChangedSource;

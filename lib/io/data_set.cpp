@@ -229,6 +229,12 @@ void DataSet::expect_stored(std::uint64_t file_bytes, bool all_written) const {
   }
 }
 
+bool DataSet::only_copies() const {
+  constexpr std::uint64_t kLongRun = 16'384;  // values
+  if (virtual_) return std::all_of(sources_.begin(), sources_.end(), [](auto* set) { return set->only_copies(); });
+  return filters_.empty() && (chunk_.empty() || chunk_.back() >= kLongRun || chunk_.back() >= dims_.back());
+}
+
 void DataSet::read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type,
                    void* out) const {
   be_quiet();

@@ -65,6 +65,8 @@ class DataSet {
   /// converts; of a plain set its own type must be asked for. Throws Fault::data when that fails. Chunks with filters
   /// are unpacked into a cache that all data sets of the process share and that holds 16 MiB at most, or one chunk.
   void read(const std::vector<hsize_t>& start, const std::vector<hsize_t>& count, hid_t memory_type, void* out) const;
+  /// Whether read() copies long runs of values, and unpacks nothing.
+  [[nodiscard]] bool only_copies() const;
 
  private:
   using Index = std::array<hsize_t, 3>;  ///< of a chunk, or a value; leading axes that the data set lacks are 0

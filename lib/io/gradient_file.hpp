@@ -113,6 +113,8 @@ class GradientSource {
   /// The elements of `part`, converted to float32. f16 and bf16 convert exactly. Throws Fault::internal when the tensor
   /// has no second moment or weight (see TensorInfo).
   virtual void read(const ArrayPart& part, std::span<float> out) const = 0;
+  /// Whether read() does nothing but copy values from a file, so that nobody gains by keeping them: the system does.
+  [[nodiscard]] virtual bool only_copies(const ArrayPart& /*part*/) const { return false; }
 
   void read_gradient_part(std::size_t tensor, std::size_t step, std::size_t worker, std::uint64_t first,
                           std::span<float> out) const {
@@ -157,6 +159,7 @@ class GradientReader final : public GradientSource {
   [[nodiscard]] const std::optional<Readiness>& readiness() const;
 
   void read(const ArrayPart& part, std::span<float> out) const override;
+  [[nodiscard]] bool only_copies(const ArrayPart& part) const override;
 
  private:
   struct Impl;

@@ -176,6 +176,19 @@ void GradientReader::read(const ArrayPart& part, std::span<float> out) const {
       return read_values(*stored.weight, stored.weight_dtype, {part.step, part.first}, {1, out.size()}, out);
   }
 }
+bool GradientReader::only_copies(const ArrayPart& part) const {
+  const auto& stored = impl_->find(part.tensor, part.step, part.worker);
+  const auto copied = [](const auto& set, Dtype dtype) { return dtype == Dtype::f32 && set.only_copies(); };
+  switch (part.of) {
+    case ArrayPart::Of::gradient:
+      return copied(stored.gradient, stored.gradient_dtype);
+    case ArrayPart::Of::second_moment:
+      return stored.second_moment && copied(*stored.second_moment, stored.second_moment_dtype);
+    case ArrayPart::Of::weight:
+      return stored.weight && copied(*stored.weight, stored.weight_dtype);
+  }
+  return false;
+}
 
 std::vector<std::string> sources_of_view(const std::string& path) {
   try {

@@ -28,6 +28,7 @@ class CountingSource final : public GradientSource {
     counts_[{"gmw"[static_cast<std::size_t>(part.of)], part.tensor, part.step, part.worker}] += out.size();
     file_.read(part, out);
   }
+  bool only_copies(const ArrayPart& part) const override { return file_.only_copies(part); }
 
  private:
   GradientReader file_;
@@ -66,11 +67,7 @@ std::vector<float> read_all(const GradientSource& source) {
 
 class CachedGradientsTest : public testing::Test {
  protected:
-  void SetUp() override {
-    GradientWriter writer{file_.path(), sample_options(Dtype::f16)};
-    for (std::size_t step = 0; step < kSteps; ++step) write_sample_step(writer, step);
-    writer.close();
-  }
+  void SetUp() override { write_sample(file_.path(), Dtype::f16); }
   [[nodiscard]] CachedGradients cached(std::uint64_t most_bytes) {
     return {std::make_unique<CountingSource>(file_.path(), counts_), most_bytes};
   }
@@ -102,6 +99,19 @@ TEST_F(CachedGradientsTest, KeepsNoMoreThanItMay) {
     EXPECT_LE(kept, most);
     EXPECT_GE(kept + sizeof(float), most / 2) << "room for more was left";
   }
+}
+
+TEST_F(CachedGradientsTest, KeepsNoLargeTensorThatIsOnlyCopied) {
+  const TempFile plain;
+  write_sample(plain.path(), Dtype::f32);
+  const CachedGradients source{std::make_unique<CountingSource>(plain.path(), counts_), 1 << 30};
+  EXPECT_EQ(read_all(source), read_all(source));
+  EXPECT_EQ((counts_.at({'g', 0, 1, 2})), kElements[0]) << "a small one is kept";
+  EXPECT_EQ((counts_.at({'g', 2, 1, 2})), 2 * kElements[2]);
+  const CachedGradients converted = cached(1 << 30);
+  counts_.clear();
+  EXPECT_EQ(read_all(converted), read_all(converted));
+  EXPECT_EQ((counts_.at({'g', 2, 1, 2})), kElements[2]);
 }
 
 TEST_F(CachedGradientsTest, RefusesWhatIsNotThere) {
