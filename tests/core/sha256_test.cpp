@@ -58,6 +58,16 @@ TEST(Sha256, DoesNotDependOnHowTheInputIsCut) {
   EXPECT_EQ(by_byte.hex(), whole);
 }
 
+TEST(Sha256, IsTheSameByTheInstructionsOfTheProcessor) {
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < 300; ++i) bytes.push_back(static_cast<std::byte>(i * i + (i >> 3)));
+  for (std::size_t length = 0; length <= bytes.size(); ++length) {
+    Sha256 one, other{true};
+    for (auto* hash : {&one, &other}) hash->update(std::span{bytes}.first(length));
+    EXPECT_EQ(one.hex(), other.hex()) << length;
+  }
+}
+
 TEST(Sha256, HashesAFile) {
   const auto path = std::filesystem::temp_directory_path() / ("gradtool-sha256-" + std::to_string(::getpid()));
   // Larger than the part that is read at a time.
