@@ -456,10 +456,11 @@ class Advice {
         !std::isfinite(error) ? std::string{"its error of a step is not known"}
         : !was_trained(*fastest)
             ? fmt::format("error of a step {:.2g}; the trainings here say nothing of such values", error)
-        : error <= harmless_nmse(error_kind(*fastest))
+        : lasting_error(*fastest) <= harmless_nmse(error_kind(*fastest))
             ? fmt::format("error of a step {:.2g}, but it has a memory, and {}: capture several phases, or try it",
                           error, why_may_grow(*fastest))
-            : fmt::format("error of a step {:.2g}: {}", error, evidence(error, error_kind(*fastest)));
+            : fmt::format("error of a step {:.2g}: {}{}", error, lasting_words(*fastest),
+                          evidence(lasting_error(*fastest), error_kind(*fastest)));
     if (!may_be_tried(*fastest))
       return text + fmt::format("Faster, but not without a training: {} ({}). ", faster, said);
     return text + fmt::format(

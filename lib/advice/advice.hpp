@@ -62,7 +62,7 @@ struct NetworkAdvice {
 };
 /// For each network and number of ranks that has a row of `none`. Compared are codecs with an error (judged_error) of
 /// at most `acceptance.max_nmse`, by the iteration where it was modelled. With `acceptance.trained`, those with an
-/// error of a step beyond harmless_nmse() are named and not taken, because they need a trial. Of the others that surely
+/// lasting error beyond harmless_nmse() are named and not taken, because they need a trial. Of the others that surely
 /// gain 5 %, and that the fastest does not beat by 5 % and by more than its noise, the one with the least error is
 /// taken; of those that err alike the simplest. The rows must outlive the result.
 [[nodiscard]] std::vector<NetworkAdvice> advice_of(std::span<const ResultRow> rows, const Acceptance& acceptance);

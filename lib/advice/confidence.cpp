@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -14,10 +15,16 @@ bool may_grow(const ResultRow& row) {
   return delays(row) && !has_phases(row);
 }
 
+/// Whether the row has the correlation of errors of steps that follow each other.
+bool knows_correlation(const ResultRow& row) {
+  return row.error_correlation && row.stride == 1;
+}
+
 /// Whether hardly any arm with an error as small has lost anything that counts; of what no training compressed, whether
 /// the error is a cast's.
 bool is_harmless(const ResultRow& row) {
-  return step_error(row) <= (was_trained(row) ? harmless_nmse(error_kind(row)) : kErrorOfCast) && !may_grow(row);
+  if (may_grow(row)) return false;
+  return was_trained(row) ? lasting_error(row) <= harmless_nmse(error_kind(row)) : step_error(row) <= kErrorOfCast;
 }
 
 std::string_view of_codecs(ErrorKind kind) {
@@ -26,7 +33,7 @@ std::string_view of_codecs(ErrorKind kind) {
 
 std::string_view confidence_by_error(const ResultRow& row) {
   if (!is_harmless(row)) return "needs a trial";
-  return !was_trained(row) || step_error(row) < first_loss(error_kind(row)) ? "sure" : "likely";
+  return !was_trained(row) || lasting_error(row) < first_loss(error_kind(row)) ? "sure" : "likely";
 }
 
 }  // namespace
@@ -34,6 +41,15 @@ std::string_view confidence_by_error(const ResultRow& row) {
 double step_error(const ResultRow& row) {
   if (row.errors) return worst_step_error(row);
   return delays(row) ? std::numeric_limits<double>::quiet_NaN() : judged_error(row);
+}
+
+double lasting_error(const ResultRow& row) {
+  constexpr double kPairs = 18.0;         // 2 (0.9 + 0.9^2 + ...)
+  constexpr double kLikelyAtMost = 0.15;  // somewhat more than any trained codec's (zfp, topk without a memory)
+  const double error = step_error(row);
+  if (delays(row) || error_kind(row) == ErrorKind::unbiased) return error;
+  const double least = knows_correlation(row) ? 0.0 : kLikelyAtMost;
+  return error * (1.0 + kPairs * std::max(least, row.error_correlation.value_or(0.0)));
 }
 
 ErrorKind error_kind(const ResultRow& row) {
@@ -70,24 +86,35 @@ std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptanc
 
 std::string ground_of(const ResultRow& row) {
   const ErrorKind kind = error_kind(row);
-  const double error = step_error(row), lost = first_loss(kind);
+  const double step = step_error(row), error = lasting_error(row), lost = first_loss(kind);
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
   if (error <= harmless_nmse(kind) && may_grow(row))
     return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
   if (!was_trained(row)) {
     const std::string_view same = row.averaged ? "the capture has gradients that were averaged over the ranks" : "";
-    if (error <= kErrorOfCast)
+    if (step <= kErrorOfCast)
       return fmt::format("{}: it errs no more than a cast to bfloat16{}{}", word,
                          row.averaged ? "; " : ", in which jobs send such values", same);
     return fmt::format("{}: {}", word,
                        row.averaged ? fmt::format("{}, so its error says nothing of means", same)
                                     : "the trainings behind this advice compressed means of gradients alone");
   }
-  if (error >= lost) return fmt::format("{}: {}", word, evidence(error, kind));
-  return fmt::format(
-      "{}: none of {} trainings{} with an error of a step below {:.3g} lost more than a point of accuracy", word,
-      trained_arms_up_to(std::nextafter(lost, 0.0), kind).arms, of_codecs(kind), lost);
+  if (error >= lost) return fmt::format("{}: {}{}", word, lasting_words(row), evidence(error, kind));
+  return fmt::format("{}: none of {} trainings{} with an error below {:.3g} lost more than a point of accuracy", word,
+                     trained_arms_up_to(std::nextafter(lost, 0.0), kind).arms, of_codecs(kind), lost);
+}
+
+std::string lasting_words(const ResultRow& row) {
+  const double error = lasting_error(row);
+  if (!(error >= 1.1 * step_error(row))) return "";
+  return knows_correlation(row)
+             ? fmt::format("its errors come again in the next steps (correlation {:.2g}), so it counts as {:.2g}; ",
+                           *row.error_correlation, error)
+             : fmt::format(
+                   "no two captured steps follow each other, which would say whether its errors come again, so "
+                   "it counts as {:.2g}; ",
+                   error);
 }
 
 std::string evidence(double error, ErrorKind kind) {

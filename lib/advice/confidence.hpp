@@ -18,6 +18,13 @@ namespace gradtool {
 /// less about trainings: it falls as the capture grows longer.
 [[nodiscard]] double step_error(const ResultRow& row);
 
+/// The error that the advice goes by: step_error() (1 + 18 c), where c is the correlation between the errors of two
+/// steps (ResultRow::error_correlation) if that is above 0. A momentum of 0.9, Adam's too, adds up errors of steps:
+/// those that are independent to E, and those that correlate by c to E (1 + 2 c sum 0.9^k). Of an unbiased codec, and
+/// of one with a memory, whose errors cancel later, it is the step_error(). Where c is not known, because no two steps
+/// of the capture follow each other, 0.15.
+[[nodiscard]] double lasting_error(const ResultRow& row);
+
 /// The error of a cast to bfloat16, and room for the rounding of some sums.
 inline constexpr double kErrorOfCast = 2e-5;
 
@@ -42,15 +49,19 @@ inline constexpr double kErrorOfCast = 2e-5;
 /// Whether the advice may take the row's codec.
 [[nodiscard]] bool is_accepted(const ResultRow& row, const Acceptance& acceptance);
 
-/// "trained" where the user's own trial says that the model learns; else, also where that has not decided, by the error
-/// of a step: "sure" below the first with which a training of its kind of errors lost more than a point, "likely" up to
-/// harmless_nmse(), and
-/// "needs a trial" beyond, and where errors of other phases or of a step are not known. Of what no training compressed
-/// (was_trained) "sure" up to kErrorOfCast, else "needs a trial". Of a codec that has not lost.
+/// "trained" where the user's own trial says that the model learns; else, also where that has not decided, by the
+/// lasting error: "sure" below the first with which a training of its kind of errors lost more than a point, "likely"
+/// up to harmless_nmse(), and "needs a trial" beyond, and where errors of other phases or of a step are not known. Of
+/// what no training compressed (was_trained) "sure" up to kErrorOfCast, else "needs a trial". Of a codec that has not
+/// lost.
 [[nodiscard]] std::string_view confidence_of(const ResultRow& row, const Acceptance& acceptance);
 
 /// The confidence in a codec on which no trial of the user's has decided, and its ground: "sure: none of ...".
 [[nodiscard]] std::string ground_of(const ResultRow& row);
+
+/// "its errors come again in the next steps (correlation 0.11), so it counts as 0.085; " where lasting_error() is
+/// larger than step_error() by a tenth or more, else empty.
+[[nodiscard]] std::string lasting_words(const ResultRow& row);
 
 /// "25 of 60 trainings at this error or less lost more than a point of accuracy (17 beyond doubt), at worst 18.9 (topk
 /// on gpt-nano)"; of unbiased codecs "3 of 30 trainings with unbiased codecs at this error or less lost ...".

@@ -57,6 +57,7 @@ nlohmann::ordered_json advice_record(std::span<const ResultRow> rows, const Acce
         if (row->codec.name() == "none" || row->codec.name() == "noop") continue;
         auto& codec = entry["codecs"].emplace_back(choice_record(*row, *one.none, acceptance));
         codec["error_of_step"] = to_json(Cell{step_error(*row)});
+        codec["lasting_error"] = to_json(Cell{lasting_error(*row)});
         codec["verdict"] = verdict_on(*row, one, acceptance);
       }
     }

@@ -15,12 +15,12 @@ constexpr double kMostPoints = 3.0;
 enum class ErrorKind { unbiased, other };
 
 /// The outcome of the trainings of reports/verdicts in which codecs took part: arms, each a codec in a training, whose
-/// error of a step, replayed on a capture of that training without codecs, is at most a given one.
+/// lasting error (confidence.hpp), replayed on a capture of that training without codecs, is at most a given one.
 struct TrainedArms {
   struct Arm {
     std::string_view training, codec;
     ErrorKind kind;
-    double nmse;  ///< of a step: of captures early and midway the larger one with a memory, else the smaller
+    double nmse;  ///< lasting: of captures early and midway the larger one with a memory, else the smaller
     double lost;  ///< points of accuracy, mean over seeds; below 0 where it gained
     double low;   ///< the low end of its 95 % interval
   };
@@ -32,13 +32,13 @@ struct TrainedArms {
 /// Arms of codecs whose errors are of that kind.
 [[nodiscard]] TrainedArms trained_arms_up_to(double nmse, ErrorKind kind);
 
-/// The largest error of a step up to which at most one arm in kOneIn lost more than kPointsThatCount in the mean, and
+/// The largest lasting error up to which at most one arm in kOneIn lost more than kPointsThatCount in the mean, and
 /// none more than kMostPoints. Runs of one arm scatter by about a point, so an arm that lost a little need not be at
 /// fault.
 [[nodiscard]] double harmless_nmse(ErrorKind kind);
-/// The smallest error of a step with which an arm lost more than kPointsThatCount in the mean.
+/// The smallest lasting error with which an arm lost more than kPointsThatCount in the mean.
 [[nodiscard]] double first_loss(ErrorKind kind);
-/// The smallest error of a step with which an arm of the codec of that name was trained; infinite where none was.
+/// The smallest lasting error with which an arm of the codec of that name was trained; infinite where none was.
 [[nodiscard]] double least_trained_nmse(std::string_view codec);
 
 }  // namespace gradtool

@@ -214,6 +214,11 @@ std::vector<ResultColumn> make_columns() {
   c.add("nrmse", "root mean square error / (max x - min x)", [](Row r) { return from(r.errors, &ErrorSums::nrmse); });
   c.add("cumulative_nmse", "nmse of the sums of x and y over all steps of a window, largest of all windows",
         &ResultRow::cumulative_nmse);
+  c.add("error_correlation",
+        "mean correlation of the errors y-x of two steps of a window, of all tensors, largest of all windows; 0: they "
+        "are "
+        "independent, and cancel",
+        &ResultRow::error_correlation);
   c.add("update_nmse",
         "nmse of the updates that the optimizer makes of x and of y, largest of all windows; --update-error alone",
         &ResultRow::update_nmse);

@@ -130,6 +130,7 @@ struct ResultRow {
   std::optional<ErrorSums> errors;             ///< of the averaged gradient, pooled over steps
   std::optional<double> worst_nmse;            ///< as `errors`, of the window where it is largest
   std::optional<double> cumulative_nmse;       ///< of the sums of gradients over a window, largest of all windows
+  std::optional<double> error_correlation;     ///< of the errors of two steps of a window, largest of all windows
   std::optional<double> update_nmse;           ///< of the optimizer's updates, largest of all windows
   std::optional<double> cosine_by_layer;       ///< UpdateSums::distance, mean over tensors, largest of all windows
   std::optional<IterationRange> worst_window;  ///< where the error is largest by which the row is judged

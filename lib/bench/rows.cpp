@@ -114,6 +114,24 @@ std::pair<double, std::size_t> worst_sum(const ReplayResult& replayed, std::span
   return worst;
 }
 
+/// The mean correlation between the errors e of two of a window's K steps, (|sum e|^2 - sum |e|^2) / ((K - 1) sum
+/// |e|^2), in the window where it is largest. Empty where no window has two steps.
+std::optional<double> error_correlation(const ReplayResult& replayed, std::span<const std::size_t> tensors) {
+  std::optional<double> largest;
+  for (std::size_t w = 0; w < replayed.windows.size(); ++w) {
+    const auto [begin, end] = replayed.windows[w];
+    if (end - begin < 2) continue;
+    double of_steps = 0.0, of_sum = 0.0;
+    for (std::size_t s = begin; s < end; ++s) of_steps += replayed.step_errors[s].sums.error;
+    for (const std::size_t tensor : tensors)
+      of_sum += replayed.cumulative_error[w * replayed.tensor_errors.size() + tensor];
+    const double correlation =
+        of_steps > 0.0 ? (of_sum - of_steps) / (static_cast<double>(end - begin - 1) * of_steps) : 0.0;
+    if (!largest || !(correlation <= *largest)) largest = correlation;  // also where it is NaN
+  }
+  return largest;
+}
+
 /// Sets what the optimizer makes of some tensors, in the windows where it is worst.
 void set_updates(const ReplayResult& replayed, std::span<const std::size_t> tensors, ResultRow& row) {
   if (replayed.updates.empty()) return;
@@ -150,6 +168,7 @@ void set_worst(const ReplayResult& replayed, std::span<const std::size_t> tensor
   if (adds_up) {
     const auto sum = worst_sum(replayed, tensors);
     row.cumulative_nmse = sum.first;
+    row.error_correlation = error_correlation(replayed, tensors);
     set_updates(replayed, tensors, row);
     if (delays(row.codec)) judges = sum.second;
   }

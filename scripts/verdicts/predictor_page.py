@@ -5,7 +5,7 @@ import statistics
 import scipy.stats
 
 from layout import number, table
-from results import rank_correlation
+from results import is_unbiased, lasting_errors, rank_correlation
 
 MOST_LOST = 1.0  # points of accuracy
 IN_TWENTY = 0.05  # share of the accepted arms that may lose more
@@ -71,7 +71,9 @@ def correlations(rows):
 
 APART = "nmse, unbiased codecs apart"  # limits of their own for codecs whose errors of several steps cancel
 LIMITED = {name: ((lambda row: True,), error) for name, error in PREDICTORS.items()}
-LIMITED[APART] = ((lambda row: row["unbiased"], lambda row: not row["unbiased"]), PREDICTORS["nmse"])
+KINDS = (lambda row: row["unbiased"], lambda row: not row["unbiased"])
+LIMITED[APART] = KINDS, PREDICTORS["nmse"]
+LIMITED["as the advice counts it"] = KINDS, lambda row: row["lasting"]
 
 
 def left_out(rows, steps, each=True):
@@ -115,7 +117,9 @@ def drift(rows):
 
 def section(rows, unbiased):
     """Markdown of the section, given predictors.csv with the points that arms lost, and the names of unbiased codecs."""
-    rows = [{**row, "unbiased": row["codec"] in unbiased and row["delays"] == "0"} for row in rows if all(row[name] for name in ("nmse", "cumulative_nmse", "update_nmse", "cosine_by_layer"))]
+    rows = [row for row in rows if all(row[name] for name in ("nmse", "cumulative_nmse", "update_nmse", "cosine_by_layer"))]
+    rows = [{**row, "unbiased": is_unbiased(row, unbiased), "lasting": lasting}
+            for row, lasting in zip(rows, lasting_errors(rows, unbiased, "phase", lambda row: int(row["steps"])))]
     if not rows:
         return []
     best, ranks = correlations(rows)
@@ -137,9 +141,10 @@ def section(rows, unbiased):
             drift(rows),
             f"**A limit for a training that it was not fitted to.** For each error the largest limit up to which at most one in twenty arms of the other trainings lost more than "
             f"{MOST_LOST:g} point and none more than {WORST_LOST:g}, the error being the largest over the captured phases, of 24 steps each; then the arms of the training that was left out. Shares have their 95 % interval "
-            "(Clopper and Pearson), as if arms were independent, which those of one codec are not.", text,
+            "(Clopper and Pearson), as if arms were independent, which those of one codec are not. The advice counts an error 1 + 18 c times where those of two steps correlate by "
+            "c > 0, and unbiased codecs apart (docs/network-model.md).", text,
             "The same limits on captures of 10 steps:", short,
             "A default ought to accept at most one arm in twenty that loses more than a point and none that loses more than three, and to refuse at most one in four that lose "
             f"none, of 10 steps as of 24. {'That is what limits on ' + ' and '.join(good) + ' do here' if good else 'None of these errors does that here'}. "
-            f"{len(set(map(training_of, rows)))} models are too few to promise anything to another one. The advice goes by the error of a step, up to such limits for all arms of "
-            "all trainings, one for unbiased codecs and one for the others, and names a trial for what errs more."]
+            f"{len(set(map(training_of, rows)))} models are too few to promise anything to another one. The advice goes by the error of a step, which counts more where the errors of "
+            "two steps correlate, up to such limits for all arms of all trainings, one for unbiased codecs and one for the others, and names a trial for what errs more."]

@@ -304,3 +304,38 @@ def safe_error(points, most):
             break
         safe = error
     return safe
+
+
+PAIRS = 18  # 2 (0.9 + 0.9^2 + ...), the weights of all pairs of steps in a momentum of 0.9, for one of each step with itself
+
+
+def is_unbiased(row, unbiased):
+    """Whether the row's errors of several steps are independent: it has one of these codecs, and no memory."""
+    return row["delays"] == "0" and row["arm"].partition(":")[0] in unbiased
+
+
+def lasting_errors(rows, unbiased, moment, steps):
+    """The errors of rows as the advice counts them: that of a step, times 1 + 18 c where the errors of two steps correlate by c > 0 (lib/advice/confidence.hpp).
+
+    The correlation is what the error of the sum over the steps is more than it would be of independent ones, which unbiased codecs show on the same
+    capture. moment: the column that tells captures of a campaign apart; steps(row): how many there are.
+    """
+    def growth(row):
+        return float(row["cumulative_nmse"]) / float(row["nmse"])
+
+    independent = {}
+    for row in rows:
+        if is_unbiased(row, unbiased):
+            key = row["campaign"], row[moment], steps(row)
+            independent[key] = min(growth(row), independent.get(key, math.inf))
+
+    def lasting(row):
+        nmse = float(row["nmse"])
+        if row["delays"] == "1" or is_unbiased(row, unbiased) or not nmse:
+            return nmse
+        campaign, *capture = row["campaign"], row[moment], steps(row)
+        # A campaign without an unbiased codec shares the capture of the one that it is named after (lenet5-recent, lenet5).
+        of_independent = independent.get((campaign, *capture)) or independent[campaign.rpartition("-")[0], *capture]
+        return nmse * (1 + PAIRS * max(0, (growth(row) / of_independent - 1) / (steps(row) - 1)))
+
+    return list(map(lasting, rows))

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/advice/advice.hpp"
+#include "lib/advice/confidence.hpp"
 #include "lib/advice/own_trial.hpp"
 #include "lib/advice/record.hpp"
 #include "lib/advice/terminal.hpp"
@@ -25,8 +26,8 @@ TEST_F(Advice, TakesByDefaultNoMoreThanTrainingsVouchFor) {
   const std::string text = advice(Acceptance{});
   EXPECT_TRUE(says(text, "8 ranks: take fp16. ")) << text;
   const double first = first_loss(ErrorKind::other), harmless = harmless_nmse(ErrorKind::other);
-  EXPECT_TRUE(says(text, fmt::format("its error of a step is 0.001. Sure: none of {} trainings with an error of a step "
-                                     "below {:.3g} lost more than a point of accuracy. ",
+  EXPECT_TRUE(says(text, fmt::format("its error of a step is 0.001. Sure: none of {} trainings with an error below "
+                                     "{:.3g} lost more than a point of accuracy. ",
                                      trained_arms_up_to(std::nextafter(first, 0.0), ErrorKind::other).arms, first)))
       << text;
   // A codec that delays gradients errs little over many steps, and its trainings lost for it all the same.
@@ -289,6 +290,36 @@ TEST(TrainedArms, UpToTheHarmlessErrorHardlyAnyLostAndNoneMuch) {
   }
   EXPECT_GT(trained_arms_up_to(1e300, ErrorKind::other).arms, 50);
   EXPECT_GT(trained_arms_up_to(1e300, ErrorKind::other).surely, 10);
+}
+
+TEST_F(Advice, CountsErrorsMoreThatComeAgain) {
+  const double harmless = harmless_nmse(ErrorKind::other);
+  ResultRow& row = add({.codec = "zfp:rate=6", .ms = 40.0, .error = 0.4 * harmless});
+  EXPECT_EQ(lasting_error(row), 0.4 * harmless);
+  EXPECT_TRUE(says(advice(Acceptance{}), "take zfp:rate=6. ")) << advice(Acceptance{});
+  row.error_correlation = 0.1;
+  EXPECT_DOUBLE_EQ(lasting_error(row), 2.8 * 0.4 * harmless);
+  const std::string text = advice(Acceptance{});
+  EXPECT_FALSE(says(text, "take zfp")) << text;
+  EXPECT_TRUE(says(text, fmt::format("(error of a step {:.2g}: its errors come again in the next steps (correlation "
+                                     "0.1), so it counts as {:.2g}; ",
+                                     0.4 * harmless, 1.12 * harmless)))
+      << text;
+  row.error_correlation = -0.1;
+  EXPECT_EQ(lasting_error(row), 0.4 * harmless) << "what cancels counts no less than what is independent";
+  // A capture of single steps, or of every tenth one, does not say.
+  row.stride = 10;
+  EXPECT_DOUBLE_EQ(lasting_error(row), 3.7 * 0.4 * harmless);
+  row.stride = 1;
+  row.error_correlation.reset();
+  EXPECT_DOUBLE_EQ(lasting_error(row), 3.7 * 0.4 * harmless);
+  EXPECT_TRUE(says(advice(Acceptance{}), "no two captured steps follow each other")) << advice(Acceptance{});
+  // Errors that are independent by their codec's draws, or that a memory makes up for, count as they are.
+  for (const char* codec : {"qsgd:bits=4", "topk:ratio=0.3"}) {
+    row.codec = parse_codec(codec);
+    EXPECT_EQ(lasting_error(row), 0.4 * harmless) << codec;
+  }
+  EXPECT_DOUBLE_EQ(advice_record(rows_, Acceptance{})[0]["codecs"][0]["lasting_error"].get<double>(), 0.4 * harmless);
 }
 
 TEST_F(Advice, TakesLargerErrorsOfUnbiasedCodecs) {

@@ -41,6 +41,7 @@ class Advice : public testing::Test {
     }
     row.errors = ErrorSums{.xx = 1.0, .error = m.error};
     row.cumulative_nmse = m.error;
+    row.error_correlation = 0.0;
     rows_.push_back(row);
     return rows_.back();
   }

@@ -20,7 +20,7 @@ ITERATIONS = [10, 11, 12, 50, 51, 52, 53]  # two windows
 WINDOWS = [slice(0, 3), slice(3, 7)]
 SHAPES = {"conv.weight": (8, 4, 3, 3), "conv.bias": (8,), "fc.weight": (40, 50), "tiny": (2,)}
 ERRORS = ["nmse", "snr_db", "cosine", "relative_bias", "max_abs_error", "sign_agreement", "zeroed_fraction", "psnr_db", "nrmse", "cumulative_nmse",
-          "worst_nmse", "stride", "windows"]
+          "error_correlation", "worst_nmse", "stride", "windows"]
 SAME = ["status", "file", "model", "tensor", "granularity", "elements", "first_step", "last_step", "ranks", "dtype", "quantity", "op", "raw_bytes",
         "baseline_dtype", *ERRORS]
 # All that a row of --received may have: what it is about, and its errors.
@@ -90,6 +90,12 @@ def nmse(x, y):
     return ((x - y) ** 2).sum() / (x ** 2).sum()
 
 
+def correlation(errors):
+    """The mean over all pairs of steps of e_s.e_t, relative to the mean over steps of e_s.e_s."""
+    products = errors @ errors.T
+    return products[~np.eye(len(errors), dtype=bool)].mean() / np.diag(products).mean()
+
+
 def check_against_numpy(folder, capture, gradients):
     """A method of NumPy alone: each rank's largest quarter. The file has the tensors in another order."""
     kept = {}
@@ -118,6 +124,7 @@ def check_against_numpy(folder, capture, gradients):
         if row["tensor"] != "all":
             assert not row["payload_bytes"], row
             continue
+        close(what + "error_correlation", row["error_correlation"], max(correlation(y[w] - x[w]) for w in WINDOWS))
         worst = max(WINDOWS, key=lambda w: nmse(x[w], y[w]))
         close(what + "worst_nmse", row["worst_nmse"], nmse(x[worst], y[worst]))
         assert row["worst_window_first_step"] == str(ITERATIONS[worst.start]), row

@@ -167,7 +167,7 @@ def limits():
 
     def row(campaign, arm, phase, error, lost):
         return {"campaign": campaign, "model": campaign.removesuffix("-vgc"), "arm": arm, "codec": arm, "phase": phase, "steps": "24", "delays": "0", "unbiased": arm == "u", "lost": lost, "nmse": error,
-                "cumulative_nmse": error, "update_nmse": error, "cosine_by_layer": error}
+                "cumulative_nmse": error, "update_nmse": error, "cosine_by_layer": error, "lasting": error}
     rows = [row(name, f"c{i}", phase, i / 100 + (phase == "middle") / 1000, 0.0 if i < 5 else 9.0) for name in ("lenet5", "lenet5-vgc", "gpt-nano")
             for i in range(1, 9) for phase in ("early", "middle")]
     rows += [row("resnet20", f"c{i}", "early", i / 100, 0.0 if i != 2 else 3.0) for i in range(1, 9)]
@@ -179,6 +179,17 @@ def limits():
     rows = [row(name, arm, "early", error, lost) for name in ("lenet5", "mlp") for arm, error, lost in (("b", 0.1, 9.0), ("u", 0.3, 0.0))]
     sums = predictor_page.left_out(rows, "24")[1]
     check(sums["nmse"] == (0, 0, 2, 2, 0) and sums[predictor_page.APART] == (0, 2, 0, 2, 0.0), f"{sums}")
+
+
+def errors_that_come_again():
+    """Errors of 24 steps that correlate by 0.1: their sum is 1 + 23 * 0.1 times as large as that of independent ones, and they count 1 + 18 * 0.1 times."""
+    def row(arm, nmse, growth, delays="0", campaign="lenet5"):
+        return {"campaign": campaign, "moment": "early", "arm": arm, "nmse": str(nmse), "cumulative_nmse": str(nmse * growth), "delays": delays}
+    rows = [row("u:bits=4", 0.1, 2.0), row("b", 0.1, 2.0 * 3.3), row("m", 0.1, 0.5, "1"), row("u:ef=on", 0.1, 6.6, "1"), row("c", 0.1, 1.9), row("exact", 0.0, 0.0),
+            row("b", 0.2, 2.0 * 3.3, campaign="lenet5-recent")]
+    counted = results.lasting_errors(rows, {"u"}, "moment", lambda row: 24)
+    for got, expected in zip(counted, (0.1, 0.28, 0.1, 0.1, 0.1, 0.0, 0.56), strict=True):
+        close(got, expected)
 
 
 class MadeUp(results.Results):
@@ -359,6 +370,7 @@ def real(folder):
 with tempfile.TemporaryDirectory() as folder:
     arithmetic()
     limits()
+    errors_that_come_again()
     intervals_cover()
     three_words(folder)
     real(folder)
