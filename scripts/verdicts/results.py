@@ -307,6 +307,7 @@ def safe_error(points, most):
 
 
 PAIRS = 18  # 2 (0.9 + 0.9^2 + ...), the weights of all pairs of steps in a momentum of 0.9, for one of each step with itself
+LIKELY_AT_MOST = 0.15  # a correlation that is not known, as in lib/advice/confidence.cpp
 
 
 def is_unbiased(row, unbiased):
@@ -335,7 +336,8 @@ def lasting_errors(rows, unbiased, moment, steps):
             return nmse
         campaign, *capture = row["campaign"], row[moment], steps(row)
         # A campaign without an unbiased codec shares the capture of the one that it is named after (lenet5-recent, lenet5).
-        of_independent = independent.get((campaign, *capture)) or independent[campaign.rpartition("-")[0], *capture]
-        return nmse * (1 + PAIRS * max(0, (growth(row) / of_independent - 1) / (steps(row) - 1)))
+        of_independent = independent.get((campaign, *capture)) or independent.get((campaign.rpartition("-")[0], *capture))
+        correlation = (growth(row) / of_independent - 1) / (steps(row) - 1) if of_independent else LIKELY_AT_MOST
+        return nmse * (1 + PAIRS * max(0, correlation))
 
     return list(map(lasting, rows))
