@@ -362,8 +362,8 @@ class Advice {
     line("next", next);
     std::vector<std::string> trials;
     for (const ResultRow* row : after_trial()) {
-      trials.push_back(fmt::format("{} {} (error of a step {:.2g}{})", name_of_row(*row),
-                                   human_seconds(judged_seconds(*row)), step_error(*row),
+      trials.push_back(fmt::format("{} {} (error of a step {:.2g}{}{})", name_of_row(*row),
+                                   human_seconds(judged_seconds(*row)), step_error(*row), counts_as(*row),
                                    own_verdict(*row, acceptance_) ? ", undecided in the trial" : ""));
     }
     line(may_be_tried(*none_) ? "after a trial in a training" : "after a training with it", trials);

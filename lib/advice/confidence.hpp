@@ -22,7 +22,7 @@ namespace gradtool {
 /// steps (ResultRow::error_correlation) if that is above 0. A momentum of 0.9, Adam's too, adds up errors of steps:
 /// those that are independent to E, and those that correlate by c to E (1 + 2 c sum 0.9^k). Of an unbiased codec, and
 /// of one with a memory, whose errors cancel later, it is the step_error(). Where c is not known, because no two steps
-/// of the capture follow each other, 0.15.
+/// of the capture follow each other or a record is older than its column, it is taken for 0.25.
 [[nodiscard]] double lasting_error(const ResultRow& row);
 
 /// The error of a cast to bfloat16, and room for the rounding of some sums.
@@ -59,9 +59,11 @@ inline constexpr double kErrorOfCast = 2e-5;
 /// The confidence in a codec on which no trial of the user's has decided, and its ground: "sure: none of ...".
 [[nodiscard]] std::string ground_of(const ResultRow& row);
 
-/// "its errors come again in the next steps (correlation 0.11), so it counts as 0.085; " where lasting_error() is
+/// "its errors come again in the next steps (correlation 0.1), so it counts as 0.085; " where lasting_error() is
 /// larger than step_error() by a tenth or more, else empty.
 [[nodiscard]] std::string lasting_words(const ResultRow& row);
+/// ", which counts as 0.085" in the same cases.
+[[nodiscard]] std::string counts_as(const ResultRow& row);
 
 /// "25 of 60 trainings at this error or less lost more than a point of accuracy (17 beyond doubt), at worst 18.9 (topk
 /// on gpt-nano)"; of unbiased codecs "3 of 30 trainings with unbiased codecs at this error or less lost ...".

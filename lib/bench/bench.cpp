@@ -23,7 +23,6 @@
 #include "lib/bench/replay_files.hpp"
 #include "lib/bench/rows.hpp"
 #include "lib/comm/launch.hpp"
-#include "lib/core/ended_arenas.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/sha256.hpp"
@@ -495,7 +494,6 @@ struct BenchSession::Impl : Bench {
 BenchSession::BenchSession(const BenchOptions& options) {
   check_options(options);
   return_freed_memory();
-  keep_ended_arenas();
   impl_ = std::make_unique<Impl>(options);
   impl_->look_round();
 }

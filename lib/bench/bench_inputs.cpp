@@ -13,6 +13,7 @@
 #include "lib/bench/job_trace.hpp"
 #include "lib/bench/memory.hpp"
 #include "lib/bench/synthetic.hpp"
+#include "lib/core/ended_arenas.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
@@ -114,6 +115,8 @@ class Opening {
       file = std::move(usable);
       choose_values(file);
     }
+    constexpr std::uint64_t kMostKept = std::uint64_t{3} << 29;  // more is hardly ever in use
+    keep_ended_arenas(std::min(kMostKept, memory_here() / 2));
     in_.ranks = wanted_ranks(options_, in_.device, in_.place);
     if (in_.sources.empty()) {
       if (in_.ranks == 0) in_.ranks = kSyntheticRanks;
@@ -142,7 +145,9 @@ class Opening {
       }
       expect_to_fit(*in_.sources.front());
       const std::uint64_t cache = divide_memory(*in_.sources.front());
-      in_.sources.front() = std::make_unique<CachedGradients>(std::move(in_.sources.front()), cache);
+      auto& source = in_.sources.front();
+      const std::uint64_t captured = sizeof(float) * source->elements() * source->workers() * source->steps().size();
+      source = std::make_unique<CachedGradients>(std::move(source), cache, captured <= machine_memory() / 2);
       const auto& file = *in_.sources.front();
       const TensorChoice selection = choose_tensors(file, options_.layers);
       for (const auto& granularity : options_.granularities) add_cut(file, selection, granularity, granularity.text());
@@ -235,6 +240,10 @@ class Opening {
   }
 
   /// Ranks whose gradients are in this machine's memory.
+  /// The bytes that this process of the bench may take.
+  [[nodiscard]] std::uint64_t memory_here() const {
+    return bench_memory() / static_cast<std::uint64_t>(std::max(1, in_.place.on_machine));
+  }
   [[nodiscard]] int ranks_here() const { return in_.device.across_processes ? in_.place.on_machine : in_.ranks; }
 
   /// Those of --synthetic that fit into memory, the same on all processes. Throws Fault::backend where none does.
@@ -283,7 +292,7 @@ class Opening {
   /// Sets in_.range_elements, the same on all processes, and returns what this one may keep of the file in memory, in
   /// bytes.
   std::uint64_t divide_memory(const GradientSource& file) {
-    const std::uint64_t mine = bench_memory() / static_cast<std::uint64_t>(std::max(1, in_.place.on_machine));
+    const std::uint64_t mine = memory_here();
     std::vector<std::size_t> all(file.tensors().size());
     std::iota(all.begin(), all.end(), std::size_t{0});
     std::uint64_t cache = mine;

@@ -13,8 +13,8 @@ constexpr std::uint64_t kLeastCopied = 16'384;  // values, for which a call of t
 
 }  // namespace
 
-CachedGradients::CachedGradients(std::unique_ptr<GradientSource> source, std::uint64_t most_bytes)
-    : ChangedSource{std::move(source)}, left_{most_bytes} {
+CachedGradients::CachedGradients(std::unique_ptr<GradientSource> source, std::uint64_t most_bytes, bool system_keeps)
+    : ChangedSource{std::move(source)}, system_keeps_{system_keeps}, left_{most_bytes} {
   for (auto& array : kept_) array.resize(tensors().size() * steps().size() * workers());
 }
 
@@ -25,8 +25,8 @@ void CachedGradients::read(const ArrayPart& part, std::span<float> out) const {
   expects(part.first <= elements && out.size() <= elements - part.first, "a part of a tensor reaches past its end");
   const std::size_t place = (part.tensor * steps().size() + part.step) * workers() + part.worker;
   Values& values = kept_[static_cast<std::size_t>(part.of)][place];
-  const bool worth_it = elements < kLeastCopied || !source().only_copies(part);
-  if (values.empty() && worth_it && sizeof(float) * elements <= left_) {
+  if (values.empty() && sizeof(float) * elements <= left_ &&
+      (elements < kLeastCopied || !system_keeps_ || !source().only_copies(part))) {
     Values whole = large_vector<float>(elements);
     ArrayPart all = part;
     all.first = 0;

@@ -215,9 +215,8 @@ std::vector<ResultColumn> make_columns() {
   c.add("cumulative_nmse", "nmse of the sums of x and y over all steps of a window, largest of all windows",
         &ResultRow::cumulative_nmse);
   c.add("error_correlation",
-        "mean correlation of the errors y-x of two steps of a window, of all tensors, largest of all windows; 0: they "
-        "are "
-        "independent, and cancel",
+        "mean correlation of the errors y-x of two steps of a window, of all tensors, largest of all windows; "
+        "0: they are independent, and cancel",
         &ResultRow::error_correlation);
   c.add("update_nmse",
         "nmse of the updates that the optimizer makes of x and of y, largest of all windows; --update-error alone",

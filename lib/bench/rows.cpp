@@ -127,7 +127,7 @@ std::optional<double> error_correlation(const ReplayResult& replayed, std::span<
       of_sum += replayed.cumulative_error[w * replayed.tensor_errors.size() + tensor];
     const double correlation =
         of_steps > 0.0 ? (of_sum - of_steps) / (static_cast<double>(end - begin - 1) * of_steps) : 0.0;
-    if (!largest || !(correlation <= *largest)) largest = correlation;  // also where it is NaN
+    if (!largest || std::isnan(correlation) || correlation > *largest) largest = correlation;  // NaN stays
   }
   return largest;
 }

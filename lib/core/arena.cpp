@@ -16,7 +16,6 @@ namespace gradtool {
 namespace {
 
 constexpr std::size_t kLeastPooled = std::size_t{1} << 20;  // bytes of a block
-constexpr std::size_t kPoolBytes = std::size_t{1536} << 20;
 constexpr std::align_val_t kBlockAlignment{Arena<Space::host>::kAlignment};
 
 /// One stretch of memory from which blocks are taken where it has room, the first that is large enough: so few pages
@@ -24,10 +23,11 @@ constexpr std::align_val_t kBlockAlignment{Arena<Space::host>::kAlignment};
 class Pool {
  public:
   /// The system backs no page before somebody writes there. Where it gives no such memory at all, there is no room.
-  Pool() : memory_{static_cast<std::byte*>(::operator new(kPoolBytes, kBlockAlignment, std::nothrow))} {
+  explicit Pool(std::size_t bytes)
+      : memory_{static_cast<std::byte*>(::operator new(bytes, kBlockAlignment, std::nothrow))}, bytes_{bytes} {
     if (memory_ == nullptr) return;
-    prefer_huge_pages(memory_, kPoolBytes);
-    free_.emplace(0, kPoolBytes);
+    prefer_huge_pages(memory_, bytes);
+    free_.emplace(0, bytes);
   }
 
   /// Null where no stretch is large enough.
@@ -44,8 +44,7 @@ class Pool {
   }
   /// False for a block that it did not give.
   bool give(std::byte* block) {
-    if (memory_ == nullptr || std::less<>{}(block, memory_) || !std::less<>{}(block, memory_ + kPoolBytes))
-      return false;
+    if (memory_ == nullptr || std::less<>{}(block, memory_) || !std::less<>{}(block, memory_ + bytes_)) return false;
     const std::lock_guard lock{mutex_};
     auto gap = free_.insert(used_.extract(static_cast<std::size_t>(block - memory_))).position;
     if (const auto next = std::next(gap); next != free_.end() && gap->first + gap->second == next->first) {
@@ -63,6 +62,7 @@ class Pool {
  private:
   std::mutex mutex_;
   std::byte* memory_;
+  std::size_t bytes_;
   std::map<std::size_t, std::size_t> free_, used_;  ///< bytes by place
 };
 
@@ -80,9 +80,9 @@ std::byte* take_block(std::size_t bytes) {
 
 }  // namespace
 
-void keep_ended_arenas() {
+void keep_ended_arenas([[maybe_unused]] std::size_t bytes) {
 #ifndef GRADTOOL_SANITIZED  // which is to find who uses an arena that ended
-  static Pool& kept = *new Pool;
+  static Pool& kept = *new Pool{bytes};
   pool = &kept;
 #endif
 }

@@ -35,12 +35,8 @@ class ChangedSource : public GradientSource {
 class ChosenSteps : public ChangedSource {
  public:
   [[nodiscard]] const std::vector<StepInfo>& steps() const override { return steps_; }
-  void read(const ArrayPart& part, std::span<float> out) const override {
-    ArrayPart there = part;
-    there.step = places_[part.step];
-    source().read(there, out);
-  }
-  [[nodiscard]] bool only_copies(const ArrayPart& part) const override { return source().only_copies(part); }
+  void read(const ArrayPart& part, std::span<float> out) const override { source().read(there(part), out); }
+  [[nodiscard]] bool only_copies(const ArrayPart& part) const override { return source().only_copies(there(part)); }
 
  protected:
   using ChangedSource::ChangedSource;
@@ -51,6 +47,11 @@ class ChosenSteps : public ChangedSource {
   }
 
  private:
+  [[nodiscard]] ArrayPart there(ArrayPart part) const {
+    part.step = places_[part.step];
+    return part;
+  }
+
   std::vector<StepInfo> steps_;
   std::vector<std::size_t> places_;  ///< of each step, its position in the source
 };

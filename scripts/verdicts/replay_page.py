@@ -103,8 +103,8 @@ def replay_page(results, out):
               + f"\n\nNo error up to the default of {today:g} went with such a loss in: {', '.join(kept) or 'none of them'}. Smaller errors did in: "
               f"{', '.join(broken) or 'none of them'}. So that limit sorts out what is hopeless for the former, and is no promise. Without `--max-nmse` "
               "`bench --advise` takes a codec only where also its error of a step is no larger than one up to which at most one arm in twenty lost more than a "
-              "point and none more than three, of unbiased codecs or of the others, whose errors count more where those of two steps correlate "
-              "(`scripts/verdicts/trained_arms.py` gives it this table); what errs more needs a trial."]
+              "point and none more than three (`scripts/verdicts/trained_arms.py` gives it this table). Unbiased codecs have a limit of their own; errors of the others count "
+              "more where those of two steps correlate. What errs more needs a trial."]
     lines = [[row["campaign"], row["moment"], f"{row['first_step']} to {row['last_step']}", f"`{row['arm']}`", "yes" if row["delays"] == "1" else "no",
               number(float(row["nmse"])), number(float(row["cumulative_nmse"])), signed(row["lost"])]
              for row in sorted(used, key=lambda row: (row["campaign"], row["moment"], judged(row)))]

@@ -307,7 +307,7 @@ def safe_error(points, most):
 
 
 PAIRS = 18  # 2 (0.9 + 0.9^2 + ...), the weights of all pairs of steps in a momentum of 0.9, for one of each step with itself
-LIKELY_AT_MOST = 0.15  # a correlation that is not known, as in lib/advice/confidence.cpp
+LIKELY_AT_MOST = 0.25  # a correlation that is not known, as in lib/advice/confidence.cpp
 
 
 def is_unbiased(row, unbiased):
@@ -326,13 +326,13 @@ def lasting_errors(rows, unbiased, moment, steps):
 
     independent = {}
     for row in rows:
-        if is_unbiased(row, unbiased):
+        if is_unbiased(row, unbiased) and row["cumulative_nmse"] and float(row["nmse"]):
             key = row["campaign"], row[moment], steps(row)
             independent[key] = min(growth(row), independent.get(key, math.inf))
 
     def lasting(row):
         nmse = float(row["nmse"])
-        if row["delays"] == "1" or is_unbiased(row, unbiased) or not nmse:
+        if row["delays"] == "1" or is_unbiased(row, unbiased) or not nmse or not row["cumulative_nmse"]:
             return nmse
         campaign, *capture = row["campaign"], row[moment], steps(row)
         # A campaign without an unbiased codec shares the capture of the one that it is named after (lenet5-recent, lenet5).

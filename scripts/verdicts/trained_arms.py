@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Writes lib/advice/trained_arms.inc of reports/verdicts/replay.csv, so that the advice knows what trained arms have lost.
 
-Usage: trained_arms.py [--check]      with --check: exits 1 unless the file is what would be written
+Usage: trained_arms.py [--check | --left-out]
+    --check     exits 1 unless the file is what would be written
+    --left-out  fits the advice's limits without each model, and counts what they take of its arms
 
 An arm is one codec in one training, replayed early and in the middle. Of a codec without a memory the smaller error counts, because the advice takes it by a
 capture of any one phase. A codec with a memory needs a capture of several, whose worst judges, and its larger error counts.
@@ -13,14 +15,16 @@ import csv
 import pathlib
 import sys
 
+from predictor_page import fitted_limit
 from results import is_unbiased, lasting_errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE, CODECS, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "reports/verdicts/data/codecs.csv", ROOT / "lib/advice/trained_arms.inc"
+SOURCE, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "lib/advice/trained_arms.inc"
+CODECS, CAMPAIGNS = ROOT / "reports/verdicts/data/codecs.csv", ROOT / "reports/verdicts/data/campaigns.csv"
 
 
-def text_of(rows, unbiased):
-    """unbiased: names of codecs whose errors of several steps cancel, where they have no memory."""
+def arms_of(rows, unbiased):
+    """{(campaign, arm): (lasting error, points lost, low end of their interval, kind)}; unbiased: names of codecs whose errors of several steps cancel."""
     arms = {}
     rows = [row for row in rows if row["nmse"] and row["lost"]]
     for row, nmse in zip(rows, lasting_errors(rows, unbiased, "moment", lambda row: int(row["last_step"]) - int(row["first_step"]) + 1)):
@@ -28,7 +32,25 @@ def text_of(rows, unbiased):
         judged = max if row["delays"] == "1" else min
         kind = "unbiased" if is_unbiased(row, unbiased) else "other"
         arms[key] = (judged(nmse, arms[key][0]) if key in arms else nmse, lost, float(row["lost_low"] or -100), kind)  # nobody gains more than 100 points
-    lines = [f'{{"{campaign}", "{arm}", {kind}, {nmse:.3g}, {lost:.2f}, {low:.2f}}},'
+    return arms
+
+
+def left_out(arms, models):
+    """(accepted, those of them that lost more than a point, refused, arms that lost no more)."""
+    accepted, lost, refused, fine = 0, [], 0, 0
+    for model in dict.fromkeys(models.values()):
+        for kind in ("unbiased", "other"):
+            chosen = {of: [arm for (campaign, _), arm in arms.items() if (models[campaign] == model) == of and arm[3] == kind] for of in (True, False)}
+            limit = fitted_limit([(None, error, points) for error, points, *_ in chosen[False]])
+            accepted += sum(error <= limit for error, *_ in chosen[True])
+            lost += [points for error, points, *_ in chosen[True] if error <= limit and points > 1]
+            fine += sum(points <= 1 for _, points, *_ in chosen[True])
+            refused += sum(points <= 1 and error > limit for error, points, *_ in chosen[True])
+    return accepted, sorted(lost), refused, fine
+
+
+def text_of(arms):
+    lines = [f'{{"{campaign}", "{arm}", {kind}, {nmse:.3g}, {lost:.4g}, {low:.4g}}},'
              for (campaign, arm), (nmse, lost, low, kind) in sorted(arms.items(), key=lambda one: (one[1][0], one[0]))]
     return "\n".join(["// Made by scripts/verdicts/trained_arms.py of reports/verdicts/replay.csv: training, codec, kind of errors, lasting error, points lost, low end of their interval.",
                       *lines, ""])
@@ -38,7 +60,14 @@ def main():
     with open(SOURCE, newline="") as file:
         rows = list(csv.DictReader(file))
     with open(CODECS, newline="") as file:
-        text = text_of(rows, {row["name"] for row in csv.DictReader(file) if row["unbiased"] == "true"})
+        arms = arms_of(rows, {row["name"] for row in csv.DictReader(file) if row["unbiased"] == "true"})
+    if sys.argv[1:] == ["--left-out"]:
+        with open(CAMPAIGNS, newline="") as file:
+            accepted, lost, refused, fine = left_out(arms, {row["campaign"]: row["model"] for row in csv.DictReader(file)})
+        points = ", ".join(f"{one:.1f}" for one in lost)
+        print(f"{accepted} accepted, of which {len(lost)} lost more than a point ({points}); {refused} refused of {fine} that did not")
+        return
+    text = text_of(arms)
     if sys.argv[1:] == ["--check"]:
         if TARGET.read_text() != text:
             sys.exit(f"{TARGET.relative_to(ROOT)} is not what scripts/verdicts/trained_arms.py makes of {SOURCE.relative_to(ROOT)}: run it")

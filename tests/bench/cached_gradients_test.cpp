@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "lib/core/error.hpp"
+#include "lib/io/usable_steps.hpp"
 #include "tests/io/sample.hpp"
 
 namespace gradtool::test {
@@ -69,7 +70,7 @@ class CachedGradientsTest : public testing::Test {
  protected:
   void SetUp() override { write_sample(file_.path(), Dtype::f16); }
   [[nodiscard]] CachedGradients cached(std::uint64_t most_bytes) {
-    return {std::make_unique<CountingSource>(file_.path(), counts_), most_bytes};
+    return {std::make_unique<CountingSource>(file_.path(), counts_), most_bytes, true};
   }
 
   TempFile file_;
@@ -104,10 +105,20 @@ TEST_F(CachedGradientsTest, KeepsNoMoreThanItMay) {
 TEST_F(CachedGradientsTest, KeepsNoLargeTensorThatIsOnlyCopied) {
   const TempFile plain;
   write_sample(plain.path(), Dtype::f32);
-  const CachedGradients source{std::make_unique<CountingSource>(plain.path(), counts_), 1 << 30};
-  EXPECT_EQ(read_all(source), read_all(source));
-  EXPECT_EQ((counts_.at({'g', 0, 1, 2})), kElements[0]) << "a small one is kept";
-  EXPECT_EQ((counts_.at({'g', 2, 1, 2})), 2 * kElements[2]);
+  const auto expected = read_all(GradientReader{plain.path()});
+  const auto twice = [&](bool usable, bool system_keeps) {
+    counts_.clear();
+    std::unique_ptr<GradientSource> file = std::make_unique<CountingSource>(plain.path(), counts_);
+    if (usable) file = std::make_unique<UsableSteps>(std::move(file));
+    const CachedGradients source{std::move(file), 1 << 30, system_keeps};
+    EXPECT_EQ(read_all(source), expected);
+    EXPECT_EQ(read_all(source), expected);
+    EXPECT_EQ((counts_.at({'g', 0, 1, 2})), kElements[0]) << "a small one is kept";
+    return counts_.at({'g', 2, 1, 2});
+  };
+  EXPECT_EQ(twice(false, true), 2 * kElements[2]);
+  EXPECT_EQ(twice(true, true), 2 * kElements[2]);
+  EXPECT_EQ(twice(false, false), kElements[2]) << "nobody else has room for it";
   const CachedGradients converted = cached(1 << 30);
   counts_.clear();
   EXPECT_EQ(read_all(converted), read_all(converted));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "lib/core/arena.hpp"
@@ -29,7 +30,7 @@ TEST(HostArena, TakesTheBlockOfOneThatEnded) {
 #ifdef GRADTOOL_SANITIZED
   GTEST_SKIP() << "a sanitizer is to find who uses what has ended";
 #endif
-  keep_ended_arenas();
+  keep_ended_arenas(std::size_t{1} << 30);
   constexpr std::size_t kBytes = std::size_t{8} << 20;
   const auto place_of = [](std::size_t bytes) {
     HostArena arena{bytes};
@@ -39,12 +40,18 @@ TEST(HostArena, TakesTheBlockOfOneThatEnded) {
   const std::uintptr_t place = place_of(kBytes);
   EXPECT_EQ(place_of(kBytes), place);
   EXPECT_EQ(place_of(kBytes - kBytes / 8), place) << "larger than needed";
-  {
-    const HostArena again{kBytes};
-    EXPECT_NE(place_of(kBytes), place) << "it is in use";
-    const HostArena behind{kBytes};
-  }
-  EXPECT_EQ(place_of(2 * kBytes), place) << "two that lay side by side are one";
+  // Places are taken anew from the front, and those that lie side by side become one, whichever of them ends first.
+  std::optional<HostArena> first{kBytes}, second{kBytes};
+  const HostArena third{kBytes};
+  EXPECT_NE(place_of(kBytes), place) << "it is in use";
+  first.reset();
+  second.reset();
+  EXPECT_EQ(place_of(2 * kBytes), place);
+  first.emplace(kBytes);
+  second.emplace(kBytes);
+  second.reset();
+  first.reset();
+  EXPECT_EQ(place_of(2 * kBytes), place);
   EXPECT_NE(place_of(std::size_t{2} << 30), place) << "more than is kept at all";
 }
 

@@ -37,6 +37,7 @@ ResultRow measured_row() {
       .payload = 400.0, .payload_max = 400.0, .wire_per_rank = 1200.0, .values_sent = 50.0, .fewest_values_sent = 50.0};
   row.errors = ErrorSums{.elements = 1000, .xx = 2.0, .error = 0.5};
   row.cumulative_nmse = 0.125;
+  row.error_correlation = 0.0625;
   row.encode = PhaseSummary{.median = 1e-3, .low = 0.9e-3, .high = 1.2e-3};
   row.communicate = PhaseSummary{.median = 2e-3};
   row.decode = PhaseSummary{.median = 3e-3, .low = 2.9e-3, .high = 3.3e-3};
