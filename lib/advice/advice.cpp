@@ -315,6 +315,12 @@ class Advice {
     const auto own = own_verdict(best, acceptance_);
     const bool trained = own == OwnTrial::Verdict::learns;
     if (own) text += sentence((trained ? "trained: " : "") + acceptance_.trials->words_of(best));
+    if (trained && best.bytes && best.bytes->values_sent < 0.9 * static_cast<double>(best.elements) &&
+        best.ranks >= 2 * acceptance_.trials->workers_of(best))
+      text += fmt::format(
+          "Among {} ranks sparse payloads have less in common than among {} workers, and a codec that "
+          "sends them errs more and sends more: try it with as many. ",
+          best.ranks, acceptance_.trials->workers_of(best));
     if (own && steps_kept(best) < 1.0)
       text += fmt::format("It comes to that loss {:.2f} times as fast. ", gain_to_loss(best));
     if (!trained) text += sentence(ground_of(best));
@@ -372,7 +378,7 @@ class Advice {
     std::set_difference(untrained_.begin(), untrained_.end(), tried.begin(), tried.end(), std::back_inserter(little),
                         [](auto* a, auto* b) { return judged_seconds(*a) < judged_seconds(*b); });
     line("would need a trial and gain less than 5 % on the answer",
-         may_be_tried(*none_) ? names_of(little) : std::vector<std::string>{});
+         may_be_tried(*none_) ? with_errors(little) : std::vector<std::string>{});
     line("also faster than uncompressed", faster);
     line("slower than uncompressed", slower);
     std::vector<std::string> lost;
@@ -417,6 +423,12 @@ class Advice {
   }
   [[nodiscard]] double gain(double seconds) const { return judged_seconds(*none_) / seconds; }
   [[nodiscard]] std::string name_of_row(const ResultRow& row) const { return full_name(row, several_cuts_); }
+  [[nodiscard]] std::vector<std::string> with_errors(const std::vector<const ResultRow*>& rows) const {
+    std::vector<std::string> names = names_of(rows);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      names[i] += fmt::format(" ({:.2g}{})", step_error(*rows[i]), counts_as(*rows[i]));
+    return names;
+  }
   [[nodiscard]] std::vector<std::string> names_of(const std::vector<const ResultRow*>& rows) const {
     std::vector<std::string> names;
     names.reserve(rows.size());

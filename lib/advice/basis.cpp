@@ -134,10 +134,10 @@ std::vector<std::string> advice_basis(const ResultRow& any, const Acceptance& ac
                     ? "capture has gradients that were averaged over the ranks, so errors of their mean say nothing"
                     : "trainings of reports/verdicts compressed means of gradients, and not these values")
       : acceptance.trained ? fmt::format(
-                                 " Without a trial, its error of a step must also be at most {:.2g}: in "
+                                 " Without a trial, its error of a step must also be at most {:.3g}: in "
                                  "reports/verdicts (eight models, from a perceptron to a small GPT) {}. It counts 1 + "
                                  "18 c times where errors of two steps correlate by c > 0, which a momentum does not "
-                                 "average. If it is unbiased, so that errors of steps cancel, {:.2g} is enough: {}. Of "
+                                 "average. If it is unbiased, so that errors of steps cancel, {:.3g} is enough: {}. Of "
                                  "a codec with a memory errors of several phases of the training have to be known.",
                                  harmless_nmse(other), evidence(harmless_nmse(other), other), harmless_nmse(unbiased),
                                  evidence(harmless_nmse(unbiased), unbiased))

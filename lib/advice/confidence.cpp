@@ -89,6 +89,8 @@ std::string ground_of(const ResultRow& row) {
   const double step = step_error(row), error = lasting_error(row), lost = first_loss(kind);
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
+  if (judged_error(row) == 0.0 && !may_grow(row))
+    return fmt::format("{}: it loses nothing but the last bits of sums", word);
   if (error <= harmless_nmse(kind) && may_grow(row))
     return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
   if (!was_trained(row)) {

@@ -338,8 +338,9 @@ std::string OwnTrial::words(const Arm& arm) const {
   if (arm.lr_factor && *arm.lr_factor != 1.0) text += fmt::format(" with learning rates times {:g}", *arm.lr_factor);
   if (const std::string why = difference(arm); !why.empty()) text += ": " + why;
   const double needed = std::round(arm.same_as_none.value_or(1.0) * steps);
-  return arm.worse_by && needed < steps ? text + fmt::format(", and uncompressed was there after {:.0f} steps", needed)
-                                        : text;
+  return arm.worse_by && needed < steps
+             ? text + fmt::format(", and uncompressed had that training loss after {:.0f} steps", needed)
+             : text;
 }
 
 bool OwnTrials::loses(const CodecSpec& codec) const {
@@ -387,6 +388,16 @@ std::string OwnTrials::words_of(const ResultRow& row) const {
     }
   }
   return joined(said, "; ");
+}
+
+int OwnTrials::workers_of(const ResultRow& row) const {
+  const auto verdict = verdict_of(row);
+  int most = 0;
+  for (const OwnTrial& trial : trials) {
+    const auto* arm = trial.arm_of(row);
+    if (arm != nullptr && arm->verdict == verdict) most = std::max(most, trial.workers);
+  }
+  return most;
 }
 
 std::string OwnTrials::difference_of(const ResultRow& row) const {

@@ -36,8 +36,8 @@ struct OwnTrial {
   /// way that it took alone, its own `reduce=` or the trial's; one that loses counts for every way, since none errs
   /// less.
   [[nodiscard]] const Arm* arm_of(const ResultRow& row) const;
-  /// "in trial.json (GPT, 4 workers, 300 steps) it learns: its loss is worse by 0.0013 (-0.03 to 0.03), and none was
-  /// there after 291 steps".
+  /// "in trial.json (GPT, 4 workers, 300 steps) it learns: its loss is worse by 0.0013 (-0.03 to 0.03), and
+  /// uncompressed had that training loss after 291 steps".
   [[nodiscard]] std::string words(const Arm& arm) const;
   /// The ground of an arm's verdict: "its loss is worse by 0.0013 (95 %: -0.03 to 0.03)", or its reason.
   [[nodiscard]] std::string difference(const Arm& arm) const;
@@ -58,6 +58,8 @@ struct OwnTrials {
   [[nodiscard]] double share_of_steps(const ResultRow& row) const;
   /// The words of each record about the row's codec, those that decide first; empty where none has tried it.
   [[nodiscard]] std::string words_of(const ResultRow& row) const;
+  /// The most workers of the records that decide about the row's codec; 0 where there is none.
+  [[nodiscard]] int workers_of(const ResultRow& row) const;
   /// The difference() of the first arm that decided.
   [[nodiscard]] std::string difference_of(const ResultRow& row) const;
   /// A sentence for each record with the verdicts of its first arms, how these differ from none, and how many more

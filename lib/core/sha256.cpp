@@ -60,6 +60,7 @@ bool has_sha_instructions() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 29 & 1) != 0;
 }
 
+// NOLINTBEGIN(portability-simd-intrinsics): these instructions are of one processor, and vectors' + adds other lanes.
 /// Does as add_block() by the processor's instructions for SHA-256, six times as fast. Each works on the words a, b,
 /// e, f and c, d, g, h of the state, for two rounds.
 __attribute__((target("sha,sse4.1"))) void add_blocks_by_instructions(State& state, std::span<const std::byte> blocks) {
@@ -93,6 +94,7 @@ __attribute__((target("sha,sse4.1"))) void add_blocks_by_instructions(State& sta
   _mm_store_si128(reinterpret_cast<__m128i*>(hgdc.data()), cdgh);
   state = {feba[3], feba[2], hgdc[3], hgdc[2], feba[1], feba[0], hgdc[1], hgdc[0]};
 }
+// NOLINTEND(portability-simd-intrinsics)
 
 #endif
 

@@ -92,9 +92,11 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
       says(text,
            "Trained: in trial.json (GPT, 4 workers, 300 steps) it learns with learning rates times 0.5: its loss is "
            "worse by 0.012 (95 %: 0.01 to "
-           "0.014), and uncompressed was there after 270 steps."))
+           "0.014), and uncompressed had that training loss after 270 steps."))
       << text;
-  EXPECT_TRUE(says(text, "uncompressed was there after 270 steps. It comes to that loss 3.00 times as fast.")) << text;
+  EXPECT_TRUE(
+      says(text, "uncompressed had that training loss after 270 steps. It comes to that loss 3.00 times as fast."))
+      << text;
   EXPECT_TRUE(says(text, "lost in the trial: int8 (its loss is worse by 0.012 (95 %: 0.01 to 0.014)).")) << text;
   EXPECT_TRUE(says(text,
                    "Faster, but it lost: int8, 5.00 times. In trial.json (GPT, 4 workers, 300 steps) it loses with "
@@ -103,6 +105,13 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
   EXPECT_TRUE(says(text, "For codecs that were tried in trial.json its verdict decides.")) << text;
   EXPECT_TRUE(says(text, "In trial.json (GPT, 4 workers, 300 steps): qsgd:")) << text;
   EXPECT_EQ(advice_record(rows_, acceptance)[0]["taken"]["confidence"], "trained");
+  // Four workers say little of what a sparse codec does among eight ranks or more.
+  EXPECT_FALSE(says(text, "sparse payloads")) << text;
+  rows_[3].elements = 1000;
+  rows_[3].bytes = StepBytes{.values_sent = 10.0};
+  EXPECT_TRUE(says(advice(acceptance), "Among 8 ranks sparse payloads have less in common than among 4 workers"))
+      << advice(acceptance);
+  rows_[3].bytes.reset();
   // A trial that has not decided does not speak first.
   OwnTrial open = trial;
   open.file = "open.json";
@@ -265,10 +274,16 @@ TEST_F(Advice, VouchesForNoErrorBetweenRanksThatHaveTheSameGradients) {
       << "which has means of its own: " << text;
 }
 
+TEST_F(Advice, SaysOfACodecThatLosesNothingNoMoreThanThat) {
+  add({.codec = "zstd", .ms = 60.0, .error = 7e-16});
+  EXPECT_TRUE(says(advice(Acceptance{}), "Sure: it loses nothing but the last bits of sums.")) << advice(Acceptance{});
+}
+
 TEST_F(Advice, SaysWhatWouldNeedATrialAndGainLittle) {
   add({.codec = "fp16", .ms = 60.0, .error = 0.001});
   add({.codec = "qsgd:bits=2", .ms = 59.0, .error = 0.09});
-  EXPECT_TRUE(says(advice(Acceptance{}), "would need a trial and gain less than 5 % on the answer: qsgd:bits=2."))
+  EXPECT_TRUE(
+      says(advice(Acceptance{}), "would need a trial and gain less than 5 % on the answer: qsgd:bits=2 (0.09)."))
       << advice(Acceptance{});
 }
 
