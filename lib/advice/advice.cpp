@@ -315,11 +315,10 @@ class Advice {
     const auto own = own_verdict(best, acceptance_);
     const bool trained = own == OwnTrial::Verdict::learns;
     if (own) text += sentence((trained ? "trained: " : "") + acceptance_.trials->words_of(best));
-    if (trained && best.bytes && best.bytes->values_sent < 0.9 * static_cast<double>(best.elements) &&
-        best.ranks >= 2 * acceptance_.trials->workers_of(best))
+    if (trained && sends_parts(best) && best.ranks >= 2 * acceptance_.trials->workers_of(best))
       text += fmt::format(
-          "Among {} ranks sparse payloads have less in common than among {} workers, and a codec that "
-          "sends them errs more and sends more: try it with as many. ",
+          "Among {} ranks sparse payloads have less in common than among {} workers, and a codec that sends them may "
+          "err more and send more: try it with as many. ",
           best.ranks, acceptance_.trials->workers_of(best));
     if (own && steps_kept(best) < 1.0)
       text += fmt::format("It comes to that loss {:.2f} times as fast. ", gain_to_loss(best));
@@ -420,6 +419,12 @@ class Advice {
   }
   [[nodiscard]] static std::string unknown_noise(const ResultRow& row) {
     return row.total && row.total->low ? "" : " (of fewer than five samples: how noisy that is, is not known)";
+  }
+  /// Whether each rank chooses which values it sends.
+  [[nodiscard]] static bool sends_parts(const ResultRow& row) {
+    constexpr double kMost = 0.9;  // of all values
+    return row.codec.descriptor->aggregation == Aggregation::gather && row.bytes &&
+           row.bytes->values_sent < kMost * static_cast<double>(row.elements);
   }
   [[nodiscard]] double gain(double seconds) const { return judged_seconds(*none_) / seconds; }
   [[nodiscard]] std::string name_of_row(const ResultRow& row) const { return full_name(row, several_cuts_); }

@@ -89,7 +89,7 @@ std::string ground_of(const ResultRow& row) {
   const double step = step_error(row), error = lasting_error(row), lost = first_loss(kind);
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
-  if (judged_error(row) == 0.0 && !may_grow(row))
+  if (word == "sure" && judged_error(row) == 0.0)
     return fmt::format("{}: it loses nothing but the last bits of sums", word);
   if (error <= harmless_nmse(kind) && may_grow(row))
     return fmt::format("{}: it has a memory, and {}", word, why_may_grow(row));
@@ -109,7 +109,7 @@ std::string ground_of(const ResultRow& row) {
 
 std::string lasting_words(const ResultRow& row) {
   const double error = lasting_error(row);
-  if (!(error >= 1.1 * step_error(row))) return "";
+  if (!(error >= 1.25 * step_error(row))) return "";
   return knows_correlation(row)
              ? fmt::format("its errors come again in the next steps (correlation {:.2g}), so it counts as {:.2g}; ",
                            *row.error_correlation, error)

@@ -60,7 +60,7 @@ inline constexpr double kErrorOfCast = 2e-5;
 [[nodiscard]] std::string ground_of(const ResultRow& row);
 
 /// "its errors come again in the next steps (correlation 0.1), so it counts as 0.085; " where lasting_error() is
-/// larger than step_error() by a tenth or more, else empty.
+/// larger than step_error() by a quarter or more, else empty.
 [[nodiscard]] std::string lasting_words(const ResultRow& row);
 /// ", which counts as 0.085" in the same cases.
 [[nodiscard]] std::string counts_as(const ResultRow& row);

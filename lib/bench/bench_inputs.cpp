@@ -239,11 +239,11 @@ class Opening {
     if (different) throw Error{*different};
   }
 
-  /// Ranks whose gradients are in this machine's memory.
   /// The bytes that this process of the bench may take.
   [[nodiscard]] std::uint64_t memory_here() const {
     return bench_memory() / static_cast<std::uint64_t>(std::max(1, in_.place.on_machine));
   }
+  /// Ranks whose gradients are in this machine's memory.
   [[nodiscard]] int ranks_here() const { return in_.device.across_processes ? in_.place.on_machine : in_.ranks; }
 
   /// Those of --synthetic that fit into memory, the same on all processes. Throws Fault::backend where none does.

@@ -9,7 +9,7 @@
 namespace gradtool {
 namespace {
 
-constexpr std::uint64_t kLeastCopied = 16'384;  // values, for which a call of the system takes a tenth of their copy
+constexpr std::uint64_t kLeastCopied = 16'384;  // values; for fewer the call of the system takes longer than the copy
 
 }  // namespace
 

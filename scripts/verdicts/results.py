@@ -315,11 +315,11 @@ def is_unbiased(row, unbiased):
     return row["delays"] == "0" and row["arm"].partition(":")[0] in unbiased
 
 
-def lasting_errors(rows, unbiased, moment, steps):
+def lasting_errors(rows, unbiased, moment, steps, pairs=PAIRS):
     """The errors of rows as the advice counts them: that of a step, times 1 + 18 c where the errors of two steps correlate by c > 0 (lib/advice/confidence.hpp).
 
     The correlation is what the error of the sum over the steps is more than it would be of independent ones, which unbiased codecs show on the same
-    capture. moment: the column that tells captures of a campaign apart; steps(row): how many there are.
+    capture. moment: the column that tells captures of a campaign apart; steps(row): how many there are. pairs=0: that of a step alone.
     """
     def growth(row):
         return float(row["cumulative_nmse"]) / float(row["nmse"])
@@ -338,6 +338,6 @@ def lasting_errors(rows, unbiased, moment, steps):
         # A campaign without an unbiased codec shares the capture of the one that it is named after (lenet5-recent, lenet5).
         of_independent = independent.get((campaign, *capture)) or independent.get((campaign.rpartition("-")[0], *capture))
         correlation = (growth(row) / of_independent - 1) / (steps(row) - 1) if of_independent else LIKELY_AT_MOST
-        return nmse * (1 + PAIRS * max(0, correlation))
+        return nmse * (1 + pairs * max(0, correlation))
 
     return list(map(lasting, rows))

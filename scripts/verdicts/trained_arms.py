@@ -23,11 +23,11 @@ SOURCE, TARGET = ROOT / "reports/verdicts/replay.csv", ROOT / "lib/advice/traine
 CODECS, CAMPAIGNS = ROOT / "reports/verdicts/data/codecs.csv", ROOT / "reports/verdicts/data/campaigns.csv"
 
 
-def arms_of(rows, unbiased):
+def arms_of(rows, unbiased, **counting):
     """{(campaign, arm): (lasting error, points lost, low end of their interval, kind)}; unbiased: names of codecs whose errors of several steps cancel."""
     arms = {}
     rows = [row for row in rows if row["nmse"] and row["lost"]]
-    for row, nmse in zip(rows, lasting_errors(rows, unbiased, "moment", lambda row: int(row["last_step"]) - int(row["first_step"]) + 1)):
+    for row, nmse in zip(rows, lasting_errors(rows, unbiased, "moment", lambda row: int(row["last_step"]) - int(row["first_step"]) + 1, **counting)):
         key, lost = (row["campaign"], row["arm"]), float(row["lost"])
         judged = max if row["delays"] == "1" else min
         kind = "unbiased" if is_unbiased(row, unbiased) else "other"
@@ -60,14 +60,16 @@ def main():
     with open(SOURCE, newline="") as file:
         rows = list(csv.DictReader(file))
     with open(CODECS, newline="") as file:
-        arms = arms_of(rows, {row["name"] for row in csv.DictReader(file) if row["unbiased"] == "true"})
+        unbiased = {row["name"] for row in csv.DictReader(file) if row["unbiased"] == "true"}
     if sys.argv[1:] == ["--left-out"]:
         with open(CAMPAIGNS, newline="") as file:
-            accepted, lost, refused, fine = left_out(arms, {row["campaign"]: row["model"] for row in csv.DictReader(file)})
-        points = ", ".join(f"{one:.1f}" for one in lost)
-        print(f"{accepted} accepted, of which {len(lost)} lost more than a point ({points}); {refused} refused of {fine} that did not")
+            models = {row["campaign"]: row["model"] for row in csv.DictReader(file)}
+        for error, counting in (("lasting errors", {}), ("errors of a step", {"pairs": 0})):
+            accepted, lost, refused, fine = left_out(arms_of(rows, unbiased, **counting), models)
+            points = ", ".join(f"{one:.1f}" for one in lost)
+            print(f"limits on {error}: {accepted} accepted, of which {len(lost)} lost more than a point ({points}); {refused} refused of {fine} that did not")
         return
-    text = text_of(arms)
+    text = text_of(arms_of(rows, unbiased))
     if sys.argv[1:] == ["--check"]:
         if TARGET.read_text() != text:
             sys.exit(f"{TARGET.relative_to(ROOT)} is not what scripts/verdicts/trained_arms.py makes of {SOURCE.relative_to(ROOT)}: run it")

@@ -105,13 +105,6 @@ TEST_F(Advice, GoesByTheUsersOwnTrial) {
   EXPECT_TRUE(says(text, "For codecs that were tried in trial.json its verdict decides.")) << text;
   EXPECT_TRUE(says(text, "In trial.json (GPT, 4 workers, 300 steps): qsgd:")) << text;
   EXPECT_EQ(advice_record(rows_, acceptance)[0]["taken"]["confidence"], "trained");
-  // Four workers say little of what a sparse codec does among eight ranks or more.
-  EXPECT_FALSE(says(text, "sparse payloads")) << text;
-  rows_[3].elements = 1000;
-  rows_[3].bytes = StepBytes{.values_sent = 10.0};
-  EXPECT_TRUE(says(advice(acceptance), "Among 8 ranks sparse payloads have less in common than among 4 workers"))
-      << advice(acceptance);
-  rows_[3].bytes.reset();
   // A trial that has not decided does not speak first.
   OwnTrial open = trial;
   open.file = "open.json";
@@ -272,6 +265,36 @@ TEST_F(Advice, VouchesForNoErrorBetweenRanksThatHaveTheSameGradients) {
   EXPECT_FALSE(says(text, "none of")) << text;
   EXPECT_TRUE(says(text, "Faster, but not without a trial (docs/trial.md): int8"))
       << "which has means of its own: " << text;
+}
+
+TEST_F(Advice, SaysThatSparsePayloadsAreOthersAmongMoreRanksThanATrialHadWorkers) {
+  const auto text_of = [this](const char* codec, int workers) {
+    const CodecSpec spec = parse_codec(codec);
+    OwnTrial::Arm arm;
+    arm.codec = spec.name() + ":" + spec.params_text();
+    arm.verdict = OwnTrial::Verdict::learns;
+    const OwnTrial trial{.file = "trial.json",
+                         .model = "M",
+                         .judge = "loss",
+                         .scheme = "auto",
+                         .elements = 1000,
+                         .workers = workers,
+                         .steps = 300,
+                         .arms = {arm}};
+    Acceptance acceptance;
+    acceptance.trials = std::make_shared<const OwnTrials>(OwnTrials{{trial}});
+    ResultRow& row = add({.codec = codec, .ms = 20.0, .error = 0.3});
+    row.elements = 1000;
+    row.bytes = StepBytes{.values_sent = 10.0};
+    std::string text = advice(acceptance);
+    rows_.pop_back();
+    return text;
+  };
+  const char* const words = "Among 8 ranks sparse payloads have less in common than among 4 workers";
+  EXPECT_TRUE(says(text_of("topk:ratio=0.01", 4), words)) << text_of("topk:ratio=0.01", 4);
+  EXPECT_FALSE(says(text_of("topk:ratio=0.01", 5), "sparse payloads"));
+  EXPECT_TRUE(says(text_of("powersgd:rank=2", 4), "take powersgd:rank=2. "));
+  EXPECT_FALSE(says(text_of("powersgd:rank=2", 4), "sparse payloads")) << "whose ranks all send the same parts";
 }
 
 TEST_F(Advice, SaysOfACodecThatLosesNothingNoMoreThanThat) {
