@@ -41,7 +41,14 @@ class Opener {
     if (options.raw) shapes_ = read_shapes(options.shapes, *options.raw);
   }
 
-  [[nodiscard]] std::unique_ptr<ArrayFile> open(const std::string& path) const {
+  /// Keeps the file that it opened last: a header may name 200,000 arrays, and a single file is asked for three times.
+  [[nodiscard]] std::shared_ptr<ArrayFile> open(const std::string& path) {
+    if (last_ == nullptr || last_->path() != path) last_ = opened(path);
+    return last_;
+  }
+
+ private:
+  [[nodiscard]] std::unique_ptr<ArrayFile> opened(const std::string& path) const {
     if (options_.raw) return open_raw(path, shapes_);
     const std::string extension = lower_extension(path);
     if (extension == ".safetensors") return open_safetensors(path);
@@ -69,9 +76,9 @@ class Opener {
                 path);
   }
 
- private:
   const ImportOptions& options_;
   std::vector<ArrayInfo> shapes_;
+  std::shared_ptr<ArrayFile> last_;
 };
 
 /// An array that is taken, and its tensor.
@@ -159,7 +166,7 @@ std::vector<std::size_t> places_in(const ArrayFile& file, const std::vector<Take
 
 /// A file and the places of the chosen arrays in it.
 struct Opened {
-  std::unique_ptr<ArrayFile> file;
+  std::shared_ptr<ArrayFile> file;
   std::vector<std::size_t> places;
 };
 
@@ -255,7 +262,7 @@ class Import {
     return layout;
   }
 
-  [[nodiscard]] Opened open(const std::string& path) const {
+  [[nodiscard]] Opened open(const std::string& path) {
     auto file = opener_.open(path);
     auto places = places_in(*file, chosen_, files_.by_worker.front().front());
     return {std::move(file), std::move(places)};

@@ -21,12 +21,28 @@ herr_t keep_bytes(hid_t, hid_t, H5T_cdata_t* data, std::size_t, std::size_t, std
   return 0;
 }
 
+// Types and spaces are made once, because a file may have a million attributes.
+
+/// UTF-8 of variable length.
+hid_t variable_text() {
+  static const Datatype type = [] {
+    Datatype text{checked_id(H5Tcopy(H5T_C_S1), "make a type")};
+    checked(H5Tset_size(text.get(), H5T_VARIABLE), "make a type");
+    checked(H5Tset_cset(text.get(), H5T_CSET_UTF8), "make a type");
+    return text;
+  }();
+  return type.get();
+}
+
+hid_t scalar_space() {
+  static const Dataspace space{checked_id(H5Screate(H5S_SCALAR), "make a data space")};
+  return space.get();
+}
+
 hid_t opaque_reference() {
   static const hid_t type = [] {
     const hid_t opaque = checked_id(H5Tcreate(H5T_OPAQUE, HeapReference::kBytes), "make a type");
-    const Datatype text{checked_id(H5Tcopy(H5T_C_S1), "make a type")};
-    checked(H5Tset_size(text.get(), H5T_VARIABLE), "make a type");
-    checked(H5Tregister(H5T_PERS_SOFT, "text reference", text.get(), opaque, keep_bytes), "make a type");
+    checked(H5Tregister(H5T_PERS_SOFT, "text reference", variable_text(), opaque, keep_bytes), "make a type");
     return opaque;
   }();
   return type;
@@ -157,23 +173,19 @@ std::optional<std::vector<std::int64_t>> read_integers(hid_t object, const Place
 
 void write_text(hid_t object, const char* name, const std::string& value) {
   const std::string doing = std::string{"write the attribute '"} + name + "'";
-  const Datatype type{checked_id(H5Tcopy(H5T_C_S1), doing)};
-  checked(H5Tset_size(type.get(), H5T_VARIABLE), doing);
-  checked(H5Tset_cset(type.get(), H5T_CSET_UTF8), doing);
-  const Dataspace scalar{checked_id(H5Screate(H5S_SCALAR), doing)};
+  const hid_t type = variable_text();
   const Attribute attribute{
-      checked_id(H5Acreate2(object, name, type.get(), scalar.get(), H5P_DEFAULT, H5P_DEFAULT), doing)};
+      checked_id(H5Acreate2(object, name, type, scalar_space(), H5P_DEFAULT, H5P_DEFAULT), doing)};
   // A path on a command line may be anything; readers refuse a text that is no UTF-8.
   const std::string valid = as_utf8(value);
   const char* const text = valid.c_str();
-  checked(H5Awrite(attribute.get(), type.get(), &text), doing);
+  checked(H5Awrite(attribute.get(), type, &text), doing);
 }
 
 void write_integer(hid_t object, const char* name, std::int64_t value) {
   const std::string doing = std::string{"write the attribute '"} + name + "'";
-  const Dataspace scalar{checked_id(H5Screate(H5S_SCALAR), doing)};
   const Attribute attribute{
-      checked_id(H5Acreate2(object, name, H5T_STD_I64LE, scalar.get(), H5P_DEFAULT, H5P_DEFAULT), doing)};
+      checked_id(H5Acreate2(object, name, H5T_STD_I64LE, scalar_space(), H5P_DEFAULT, H5P_DEFAULT), doing)};
   checked(H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value), doing);
 }
 

@@ -123,8 +123,7 @@ std::vector<WritableTensor> create_tensors(hid_t file, const WriterOptions& opti
   std::vector<WritableTensor> tensors;
   const auto parent = make_group(file, "tensors");
   for (const TensorInfo& tensor : options.tensors) {
-    const auto group = make_group(parent.get(), tensor_number(tensors.size(), options.tensors.size()));
-    write_tensor(group.get(), tensor);
+    const auto group = make_tensor(parent.get(), tensors.size(), options.tensors.size(), tensor);
     const std::uint64_t n = element_count(tensor.shape);
     WritableTensor made{n, tensor.dtype, {file, group.get(), "gradient", tensor.dtype, workers, n, placed}, {}, {}};
     // Second moments stay float32 because squares of small gradients underflow in 16 bits, and weights because they are

@@ -67,16 +67,23 @@ void write_root(hid_t root, const FileInfo& info) {
   if (info.ranks) write_integer(root, "ranks", *info.ranks);
 }
 
-std::string tensor_number(std::size_t position, std::size_t count) {
+Group make_tensor(hid_t tensors, std::size_t position, std::size_t count, const TensorInfo& tensor) {
+  // Room for the attributes in the header from the beginning, as for four links with names of 60 bytes. Otherwise HDF5
+  // moves the header for each, which takes a quarter of the time that it needs for a tensor.
+  static const Properties creation = [] {
+    Properties made = group_properties(H5P_GROUP_CREATE);
+    checked(H5Pset_est_link_info(made.get(), 4, 60), "prepare HDF5");
+    return made;
+  }();
   const std::size_t digits = std::max<std::size_t>(4, std::to_string(count - 1).size());
-  return fmt::format("{:0{}}", position, digits);
-}
-
-void write_tensor(hid_t group, const TensorInfo& tensor) {
-  write_text(group, "name", tensor.name);
-  write_integers(group, "shape", tensor.shape);
-  write_text(group, "kind", tensor.kind);
-  write_text(group, "layout", tensor.layout);
+  const std::string number = fmt::format("{:0{}}", position, digits);
+  Group group{checked_id(H5Gcreate2(tensors, number.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                         "create the group '" + number + "'")};
+  write_text(group.get(), "name", tensor.name);
+  write_integers(group.get(), "shape", tensor.shape);
+  write_text(group.get(), "kind", tensor.kind);
+  if (!tensor.layout.empty()) write_text(group.get(), "layout", tensor.layout);
+  return group;
 }
 
 }  // namespace gradtool::hdf5

@@ -27,9 +27,7 @@ namespace gradtool::hdf5 {
 /// The attributes of the root, with `complete` and `interrupted` 0; `producer` and `created` are filled in when empty.
 void write_root(hid_t root, const FileInfo& info);
 
-/// The name in /tensors of tensor `position` of `count`.
-[[nodiscard]] std::string tensor_number(std::size_t position, std::size_t count);
-/// The attributes of a tensor's group.
-void write_tensor(hid_t group, const TensorInfo& tensor);
+/// The group of tensor `position` of `count` in /tensors, with its attributes.
+[[nodiscard]] Group make_tensor(hid_t tensors, std::size_t position, std::size_t count, const TensorInfo& tensor);
 
 }  // namespace gradtool::hdf5

@@ -271,8 +271,7 @@ void write_view(const MergePlan& plan, const std::string& out) {
   const auto tensors = hdf5::make_group(file.id(), "tensors");
   for (std::size_t t = 0; t < plan.tensors().size(); ++t) {
     const TensorInfo& tensor = plan.tensors()[t];
-    const auto group = hdf5::make_group(tensors.get(), hdf5::tensor_number(t, plan.tensors().size()));
-    hdf5::write_tensor(group.get(), tensor);
+    const auto group = hdf5::make_tensor(tensors.get(), t, plan.tensors().size(), tensor);
     std::vector<const SourceSet*> gradients, second_moments;
     for (const auto& source : sources) {
       gradients.push_back(&source[t].gradient);

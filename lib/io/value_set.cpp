@@ -83,9 +83,12 @@ PlacedSet::PlacedSet(hid_t file, hid_t parent, const std::string& name, hid_t fi
   const std::string doing = "create the data set '" + name + "'";
   std::vector<hsize_t> dims{1};
   dims.insert(dims.end(), row.begin(), row.end());
-  const Properties creation{checked_id(H5Pcreate(H5P_DATASET_CREATE), doing)};
-  checked(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), doing);
-  checked(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), doing);
+  static const Properties creation = [] {
+    Properties made{checked_id(H5Pcreate(H5P_DATASET_CREATE), "prepare HDF5")};
+    checked(H5Pset_alloc_time(made.get(), H5D_ALLOC_TIME_EARLY), "prepare HDF5");
+    checked(H5Pset_fill_time(made.get(), H5D_FILL_TIME_NEVER), "prepare HDF5");
+    return made;
+  }();
   const Dataspace space{checked_id(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), doing)};
   const Dataset made{checked_id(
       H5Dcreate2(parent, name.c_str(), file_type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), doing)};
