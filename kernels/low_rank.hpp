@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "kernels/float_bits.hpp"
 #include "lib/core/scratch.hpp"
@@ -34,6 +35,12 @@ namespace format {
 /// matrix in float64 resolves.
 GT_HD constexpr double dependent_share_squared(std::size_t columns) {
   return 0x1p-40 * static_cast<double>(columns);
+}
+
+/// Whether the products of a matrix on a GPU are SkinnyProducts' and not cuBLAS'. A warp takes rows of M as a whole,
+/// which should not be so long that few warps have all the work.
+GT_HD constexpr bool is_skinny(const LowRankMatrix& matrix) {
+  return matrix.rank <= 8 && matrix.columns <= 8192;
 }
 
 }  // namespace format
@@ -84,6 +91,37 @@ void rebuild_low_rank(Queue<Space::cuda> queue, const LowRankTable& table, const
 /// `p` and `q` (null) nothing is subtracted, without `gradient` (null) nothing is added.
 void update_residual(Queue<Space::cuda> queue, const LowRankTable& table, const float* p, const float* q,
                      const float* gradient, float* residual);
+
+/// P := M Q and Q := Mᵀ P of all skinny matrices of a bucket, in one launch and in one or two. cuBLAS has a call for
+/// each matrix and product, 108 in a ResNet-50, and its tiles are wider than these factors. M is read once for every
+/// four columns of a factor.
+class SkinnyProducts {
+ public:
+  /// `q_size`: floats of Q of all matrices. Those that are not skinny are left out.
+  SkinnyProducts(const std::vector<LowRankMatrix>& matrices, std::size_t q_size);
+
+  /// Floats of `sums` that project_columns needs.
+  [[nodiscard]] std::size_t sums() const { return parts_ > 1 ? parts_ * q_size_ : 0; }
+  void project(Queue<Space::cuda> queue, const LowRankTable& table, const float* m, const float* q, float* p) const;
+  void project_columns(Queue<Space::cuda> queue, const LowRankTable& table, const float* m, const float* p,
+                       View<float, Space::cuda> sums, float* q) const;
+
+ private:
+  std::size_t q_size_;
+  // The most of any skinny matrix; 0 where there is none.
+  std::size_t rows_ = 0, parts_ = 0, tiles_ = 0;
+  std::size_t factor_ = 0;  ///< floats of Q where the rows are several parts
+};
+
+/// The rows of a skinny matrix are cut into parts, which different blocks add up for Mᵀ P.
+[[nodiscard]] GT_HD constexpr std::size_t skinny_part_rows(const LowRankMatrix& matrix) {
+  constexpr std::size_t kParts = 16, kLeastRows = 128;
+  const std::size_t rows = (matrix.rows + kParts - 1) / kParts;
+  return rows < kLeastRows ? kLeastRows : rows;
+}
+[[nodiscard]] GT_HD constexpr std::size_t skinny_parts(const LowRankMatrix& matrix) {
+  return (matrix.rows + skinny_part_rows(matrix) - 1) / skinny_part_rows(matrix);
+}
 
 /// Scratch of orthonormalise: Gram matrices of parts of P, their sum, which becomes the Cholesky factor R, and the
 /// inverse of R. All are rank x rank and column-major, one matrix of the bucket behind the other.

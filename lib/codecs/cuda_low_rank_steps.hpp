@@ -8,10 +8,11 @@
 
 namespace gradtool {
 
-/// HostLowRankSteps on a GPU: products by cuBLAS, matrix by matrix, the rest for all matrices of a bucket at once. The
-/// residual is brought up to date when the next gradient is added to it: until then P and `lost` of the last step,
-/// which the caller keeps, say what is still to be subtracted. So a step of PowerSGD reads or writes each element of a
-/// matrix six times (24 bytes): gradient and residual in, M out; M for P; M for Q; the result.
+/// HostLowRankSteps on a GPU: the products of matrices that are not skinny by cuBLAS, matrix by matrix, the rest for
+/// all matrices of a bucket at once. The residual is brought up to date when the next gradient is added to it: until
+/// then P and `lost` of the last step, which the caller keeps, say what is still to be subtracted. So a step of
+/// PowerSGD reads or writes each element of a matrix six times (24 bytes): gradient and residual in, M out; M for P; M
+/// for Q; the result.
 class CudaLowRankSteps {
  public:
   using State = LowRankState<Space::cuda>;
@@ -23,9 +24,11 @@ class CudaLowRankSteps {
   struct Workspace {
     Workspace(const CudaLowRankSteps& steps, Scratch<Space::cuda>& scratch)
         : orthonormalise{steps.plan_.squares, scratch},
-          blas{scratch.take_bytes(steps.blas_ == nullptr ? 0 : steps.blas_->work_bytes())} {}
+          blas{scratch.take_bytes(steps.blas_ == nullptr ? 0 : steps.blas_->work_bytes())},
+          sums{scratch.take<float>(steps.skinny_.sums())} {}
     cuda::OrthonormaliseWorkspace orthonormalise;
     View<std::byte, Space::cuda> blas;
+    View<float, Space::cuda> sums;
   };
 
   void first_product(const Workspace& work, Queue<Space::cuda> queue, const State& state, Floats gradient,
@@ -56,7 +59,8 @@ class CudaLowRankSteps {
 
   const LowRankPlan& plan_;
   Arena<Space::cuda> tables_;
-  std::shared_ptr<cuda::Blas> blas_;
+  std::shared_ptr<cuda::Blas> blas_;  ///< null where all matrices are skinny
+  cuda::SkinnyProducts skinny_;
   cuda::LowRankTable matrices_;
   const LowRankPlan::Uncompressed* uncompressed_ = nullptr;  ///< in device memory
   std::size_t most_rank_ = 0;

@@ -62,7 +62,9 @@ cuda::Grid grid_of(std::size_t longest, std::size_t stretches) {
 CudaLowRankSteps::CudaLowRankSteps(const LowRankPlan& plan, Queue<Space::cuda> queue)
     : plan_{plan},
       tables_{planned<Tables>(plan)},
-      blas_{plan.matrices.empty() ? nullptr : cuda::Blas::of_this_thread()} {
+      blas_{std::all_of(plan.matrices.begin(), plan.matrices.end(), format::is_skinny) ? nullptr
+                                                                                       : cuda::Blas::of_this_thread()},
+      skinny_{plan.matrices, plan.q_size} {
   expect_valid(plan.matrices.size() <= kMostInGrid && plan.uncompressed.size() <= kMostInGrid,
                "too many tensors in one bucket for low-rank factors on a GPU");
   const Tables tables{plan, Scratch<Space::cuda>{tables_.take_bytes(tables_.capacity())}};
@@ -103,7 +105,9 @@ void CudaLowRankSteps::second_product(const Workspace& work, Queue<Space::cuda> 
                                       Floats gradient) const {
   cuda::orthonormalise(queue, matrices_, work.orthonormalise, state.p.data());
   const float* m = state.matrices(gradient).data();
+  skinny_.project_columns(queue, matrices_, m, state.p.data(), work.sums, state.q.data());
   for (const LowRankMatrix& matrix : plan_.matrices) {
+    if (format::is_skinny(matrix)) continue;
     blas_->multiply(queue, work.blas, matrix.columns, matrix.rank, matrix.rows, 1.0F,
                     {m + matrix.first, matrix.columns}, {state.p.data() + matrix.p_first, matrix.rows}, 0.0F,
                     state.q.data() + matrix.q_first, matrix.columns);
@@ -123,7 +127,9 @@ void CudaLowRankSteps::rebuild(Queue<Space::cuda> queue, const State& state, Flo
 
 void CudaLowRankSteps::project(const Workspace& work, Queue<Space::cuda> queue, ConstFloats m, ConstFloats q,
                                Floats p) const {
+  skinny_.project(queue, matrices_, m.data(), q.data(), p.data());
   for (const LowRankMatrix& matrix : plan_.matrices) {  // a row-major M is Mᵀ to cuBLAS
+    if (format::is_skinny(matrix)) continue;
     blas_->multiply(queue, work.blas, matrix.rows, matrix.rank, matrix.columns, 1.0F,
                     {m.data() + matrix.first, matrix.columns, true}, {q.data() + matrix.q_first, matrix.columns}, 0.0F,
                     p.data() + matrix.p_first, matrix.rows);

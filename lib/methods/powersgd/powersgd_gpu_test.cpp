@@ -194,6 +194,53 @@ TEST_F(GpuLowRank, RebuildsAndUpdatesTheHostsBits) {
   }
 }
 
+/// Products of skinny matrices against sums in float64: one part of the rows and many, fewer columns than a warp has
+/// lanes and more, ranks on both sides of what one pass takes. Factors of other matrices are left alone.
+TEST_F(GpuLowRank, SkinnyProductsAreTheSums) {
+  Matrices matrices;
+  for (const auto& [rows, columns] : kShapes)
+    for (const std::size_t rank : {1U, 4U, 7U}) matrices.add(rows, columns, std::min({rank, rows, columns}));
+  matrices.add(20, 8193, 2);
+  matrices.add(40, 30, 9);
+  const auto m = gradient_like(matrices.elements, 1), p = gradient_like(matrices.p_size, 2),
+             q = gradient_like(matrices.q_size, 3);
+  const cuda::Stream stream;
+  const auto queue = stream.queue();
+  const Table table{queue, matrices};
+  const Guarded on_m{queue, bytes_of(m), 4}, on_p{queue, bytes_of(p)}, on_q{queue, bytes_of(q)};
+  const Guarded made_p{queue, bytes_of(p)}, made_q{queue, bytes_of(q)};
+  const cuda::SkinnyProducts products{matrices.all, matrices.q_size};
+  const Guarded sums{queue, 4 * products.sums()};
+  const float* from = on_m.as<float>().data();
+  products.project(queue, table.view(), from, on_q.as<float>().data(), made_p.as<float>().data());
+  products.project_columns(queue, table.view(), from, on_p.as<float>().data(), sums.as<float>(),
+                           made_q.as<float>().data());
+  static_cast<void>(sums.download());
+  const auto found_p = made_p.download_floats(), found_q = made_q.download_floats();
+  for (const LowRankMatrix& matrix : matrices.all) {
+    const auto at = [&](std::size_t i, std::size_t k) { return double{m[matrix.first + i * matrix.columns + k]}; };
+    // out[j * count + o] is near the sum of `length` products, or what it was.
+    const auto expect_sums = [&](const std::vector<float>& out, std::size_t first, const std::vector<float>& before,
+                                 std::size_t count, std::size_t length, const auto& term) {
+      for (std::size_t i = 0; i < matrix.rank * count; ++i) {
+        double sum = 0.0, size = 0.0;
+        for (std::size_t l = 0; l < length; ++l) {
+          const double product = term(i / count, i % count, l);
+          sum += product, size += std::abs(product);
+        }
+        if (format::is_skinny(matrix))
+          ASSERT_NEAR(out[first + i], sum, 1e-6 * size + 1e-30) << matrix.rows << " x " << matrix.columns;
+        else
+          ASSERT_EQ(out[first + i], before[first + i]) << matrix.rows << " x " << matrix.columns;
+      }
+    };
+    expect_sums(found_p, matrix.p_first, p, matrix.rows, matrix.columns,
+                [&](auto j, auto i, auto k) { return at(i, k) * double{q[matrix.q_first + j * matrix.columns + k]}; });
+    expect_sums(found_q, matrix.q_first, q, matrix.columns, matrix.rows,
+                [&](auto j, auto k, auto i) { return at(i, k) * double{p[matrix.p_first + j * matrix.rows + i]}; });
+  }
+}
+
 /// The shapes next to each other.
 Layout all_shapes() {
   Layout layout;
