@@ -5,68 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
-#include "kernels/cuda/radix_select.hpp"
+#include "kernels/cuda/select_steps.hpp"
 #include "kernels/cuda/tile_scan.hpp"
-#include "kernels/float_bits.hpp"
 #include "lib/core/view.hpp"
 
 namespace gradtool::cuda {
 namespace {
 
-constexpr std::size_t kTile = SelectTiles::kTile;
-constexpr unsigned kFours = 4;                // loads of 16 bytes that a thread has under way
 constexpr std::size_t kSampled = kTile / 16;  // numbers of a tile that are in the sample
-
-// The numbers that a kernel selects from. load(i) starts the load of numbers 4i to 4i + 3, with zeros behind the end;
-// load_whole(i) does so without a test, where whole(4i + 4). patterns(loaded), called when other loads are under way
-// too, makes their patterns.
-
-struct NumberSource {
-  using Loaded = uint4;
-  const float* x;
-  std::size_t n;
-  bool aligned;
-
-  explicit NumberSource(const SelectSource& from) : x{from.x}, n{from.size}, aligned{aligned_to(from.x, 16)} {}
-  __device__ Loaded load(std::size_t i) const { return four_patterns(x, i, n, aligned); }
-  __device__ bool whole(std::size_t end) const { return aligned && end <= n; }
-  __device__ Loaded load_whole(std::size_t i) const { return reinterpret_cast<const uint4*>(x)[i]; }
-  static __device__ uint4 patterns(const Loaded& loaded) { return loaded; }
-};
-
-struct PowerSource {
-  struct Loaded {
-    Four<float> half[2];
-  };
-  const float* pairs;
-  std::size_t n;
-
-  explicit PowerSource(const SelectSource& from) : pairs{from.x}, n{from.size} {}
-  __device__ bool whole(std::size_t end) const { return end <= n; }
-  __device__ Loaded load_whole(std::size_t i) const {
-    const auto* halves = reinterpret_cast<const Four<float>*>(pairs) + 2 * i;
-    return {{halves[0], halves[1]}};
-  }
-  __device__ Loaded load(std::size_t i) const {
-    if (whole(4 * i + 4)) return load_whole(i);
-    Loaded loaded{};
-#pragma unroll
-    for (unsigned k = 0; k < 4; ++k) {
-      if (4 * i + k >= n) continue;
-      loaded.half[k / 2].value[k % 2 * 2] = pairs[2 * (4 * i + k)];
-      loaded.half[k / 2].value[k % 2 * 2 + 1] = pairs[2 * (4 * i + k) + 1];
-    }
-    return loaded;
-  }
-  static __device__ uint4 patterns(const Loaded& loaded) {
-    const float* low = loaded.half[0].value;
-    const float* high = loaded.half[1].value;
-    return {format::power_pattern(low[0], low[1]), format::power_pattern(low[2], low[3]),
-            format::power_pattern(high[0], high[1]), format::power_pattern(high[2], high[3])};
-  }
-};
 
 /// Calls start with the source that `from` describes.
 template <class Start>
@@ -78,7 +25,6 @@ void with_source(const SelectSource& from, const Start& start) {
   }
 }
 
-constexpr std::uint32_t kLastCounters = 512;  // values of the last digit
 /// Blocks of a kernel that most often has nothing to do, at most: each costs time to start and to end.
 constexpr unsigned kMostAgain = 512;
 
@@ -114,121 +60,24 @@ __global__ void sample_kernel(Source from, std::size_t tiles, std::uint32_t want
                                      [&](std::uint32_t digit, std::uint32_t) { state->low = digit << kTopShift; });
 }
 
-/// Finds the leading digit of the k-th largest of all numbers. Neighbouring lanes count in different copies of the
-/// counters. `OnlyAgain`: does nothing unless a guess from a sample failed.
+/// `OnlyAgain`: does nothing unless a guess from a sample failed.
 template <bool OnlyAgain, class Source>
 __global__ void top_digit_kernel(Source from, std::uint32_t k, SelectState* state) {
   if (OnlyAgain && state->retry == 0) return;
-  __shared__ std::uint32_t counters[kCopies * SelectState::kCounters];
-  clear_counters(counters, kCopies * SelectState::kCounters);
-  std::uint32_t* own = counters + threadIdx.x % kCopies;
-  const std::size_t fours = (from.n + 3) / 4;
-  for (std::size_t first = std::size_t{blockIdx.x} * (kFours * kThreads); first < fours;
-       first += std::size_t{gridDim.x} * (kFours * kThreads)) {
-    typename Source::Loaded loaded[kFours];
-#pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load(first + j * kThreads + threadIdx.x);
-#pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) count_top_digits<kCopies>(Source::patterns(loaded[j]), own);
-  }
-  add_counters<kCopies>(counters, SelectState::kCounters, state->counters[0]);
-  if (!last_block(&state->tickets[0])) return;
-  find_digit<SelectState::kCounters>(state->counters[0], k, [&](std::uint32_t digit, std::uint32_t left) {
-    state->prefix = digit;
-    state->left = left;
-    state->low = digit << kTopShift;
-  });
+  find_top_digit(from, k, state, whole_grid());
 }
 
-/// Finds the second or the last digit, among the candidates.
 template <std::uint32_t Digit>
 __global__ void digit_kernel(SelectTiles tiles, SelectState* state) {
-  constexpr std::uint32_t kCount = Digit == 1 ? SelectState::kCounters : kLastCounters;
-  constexpr std::uint32_t kShift = Digit == 1 ? kNextShift : 0;
-  constexpr std::uint32_t kAbove = Digit == 1 ? kTopShift : kNextShift;
-  __shared__ std::uint32_t counters[kCount];
-  clear_counters(counters, kCount);
-  const std::uint32_t prefix = state->prefix;
-  for (std::size_t tile = warp_in_grid(); tile < tiles.size; tile += warps_in_grid()) {
-    const std::uint32_t count = tiles.counts[tile];
-    for (std::uint32_t i = threadIdx.x % kWarpSize; i < count; i += kWarpSize) {
-      const std::uint32_t magnitude = tiles.patterns[tile * kTile + i] & kMagnitude;
-      const std::uint32_t digit = magnitude >> kShift & (kCount - 1);
-      if (magnitude >> kAbove == prefix && digit != 0) atomicAdd(&counters[digit], 1u);
-    }
-  }
-  add_counters<1>(counters, kCount, state->counters[Digit]);
-  if (!last_block(&state->tickets[Digit])) return;
-  find_digit<kCount>(state->counters[Digit], state->left, [&](std::uint32_t digit, std::uint32_t left) {
-    const std::uint32_t longer = prefix << (kAbove - kShift) | digit;
-    if constexpr (Digit == 1) {
-      state->prefix = longer;
-      state->left = left;
-    } else {
-      state->threshold = longer;
-      state->ties = left;
-    }
-  });
+  find_lower_digit<Digit>(tiles, state, whole_grid());
 }
-
-constexpr unsigned kRound = 4 * kFours * kWarpSize;
-static_assert(kTile % kRound == 0);
 
 /// The work of a gather besides gathering candidates.
 enum class Gather {
   chosen,  ///< stores that all candidates are chosen
-  refine,  ///< finds the second digit, among candidates that have the leading one
   count,   ///< finds the leading digit, and whether there are at least k candidates
   again,   ///< gathers only where a guess from a sample failed
 };
-
-/// A warp writes the candidates of a tile from the tile's start on and calls visit(pattern) for each. Returns how many
-/// there are.
-template <class Source, class Visit>
-__device__ std::uint32_t gather_tile(const Source& from, const SelectTiles& tiles, std::size_t tile, std::uint32_t low,
-                                     const Visit& visit) {
-  const unsigned lane = threadIdx.x % kWarpSize;
-  const std::uint32_t below = lanes_below(lane);
-  const std::size_t begin = tile * kTile;
-  const auto size = static_cast<std::uint32_t>(from.n - begin < kTile ? from.n - begin : kTile);
-  std::uint32_t* patterns = tiles.patterns + begin;
-  std::uint16_t* places = tiles.places + begin;
-  std::uint32_t found = 0;
-  for (std::uint32_t round = 0; round < size; round += kRound) {
-    const std::size_t first = (begin + round) / 4 + lane;
-    typename Source::Loaded loaded[kFours];
-    if (from.whole(begin + round + kRound)) {
-#pragma unroll
-      for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load_whole(first + j * kWarpSize);
-    } else {
-#pragma unroll
-      for (unsigned j = 0; j < kFours; ++j) loaded[j] = from.load(first + j * kWarpSize);
-    }
-#pragma unroll
-    for (unsigned j = 0; j < kFours; ++j) {
-      const uint4 four = Source::patterns(loaded[j]);
-      const std::uint32_t pattern[4] = {four.x, four.y, four.z, four.w};
-      const std::uint32_t place = round + 4 * (j * kWarpSize + lane);
-      bool taken[4];
-      for (unsigned e = 0; e < 4; ++e) taken[e] = (pattern[e] & kMagnitude) >= low && place + e < size;
-      if (!__any_sync(kAllLanes, taken[0] || taken[1] || taken[2] || taken[3])) continue;
-      std::uint32_t to = found;
-      for (unsigned e = 0; e < 4; ++e) {
-        const std::uint32_t all = __ballot_sync(kAllLanes, taken[e]);
-        to += static_cast<std::uint32_t>(__popc(all & below));
-        found += static_cast<std::uint32_t>(__popc(all));
-      }
-      for (unsigned e = 0; e < 4; ++e) {
-        if (!taken[e]) continue;
-        patterns[to] = pattern[e];
-        places[to] = static_cast<std::uint16_t>(place + e);
-        ++to;
-        visit(pattern[e]);
-      }
-    }
-  }
-  return found;
-}
 
 /// In a gather that counts leading digits: the last block finds out whether the sample left at least k candidates, and
 /// if so the leading digit of the k-th largest.
@@ -249,37 +98,21 @@ __device__ void settle_sample(const std::uint32_t* counters, std::uint32_t low, 
   });
 }
 
-/// In a gather that counts second digits: the last block finds that of the k-th largest.
-__device__ void settle_refined(const std::uint32_t* counters, std::uint32_t prefix, SelectState* state) {
-  add_counters<1>(counters, SelectState::kCounters, state->counters[1]);
-  if (!last_block(&state->tickets[1])) return;
-  find_digit<SelectState::kCounters>(state->counters[1], state->left, [&](std::uint32_t digit, std::uint32_t left) {
-    state->prefix = prefix << (kTopShift - kNextShift) | digit;
-    state->left = left;
-  });
-}
-
 /// Gathers the candidates of all tiles: what reaches *low_at, or `low` where that is null. A pass before this one ended
 /// with the last tiles, which the cache may still have, so this one begins with them.
 template <Gather What, class Source>
 __global__ void gather_kernel(Source from, SelectTiles tiles, std::uint32_t low, const std::uint32_t* low_at,
                               std::uint32_t k, std::uint64_t* before, SelectState* state) {
-  constexpr bool kCounts = What == Gather::refine || What == Gather::count;
+  constexpr bool kCounts = What == Gather::count;
   __shared__ std::uint32_t counters[kCounts ? SelectState::kCounters : 1];
   if (What == Gather::again && state->retry == 0) return;
   if constexpr (kCounts) clear_counters(counters, SelectState::kCounters);
   if (low_at != nullptr) low = *low_at;
   if (What == Gather::chosen && low == 0) low = 1;
-  const std::uint32_t prefix = What == Gather::refine ? state->prefix : 0u;
   for (std::size_t t = warp_in_grid(); t < tiles.size; t += warps_in_grid()) {
     const std::size_t tile = tiles.size - 1 - t;
     const std::uint32_t found = gather_tile(from, tiles, tile, low, [&](std::uint32_t pattern) {
       if constexpr (What == Gather::count) count_top_digit<1>(pattern, counters);
-      if constexpr (What == Gather::refine) {
-        const std::uint32_t magnitude = pattern & kMagnitude;
-        const std::uint32_t digit = magnitude >> kNextShift & (SelectState::kCounters - 1);
-        if (magnitude >> kTopShift == prefix && digit != 0) atomicAdd(&counters[digit], 1u);
-      }
     });
     if (threadIdx.x % kWarpSize == 0) {
       tiles.counts[tile] = found;
@@ -287,7 +120,6 @@ __global__ void gather_kernel(Source from, SelectTiles tiles, std::uint32_t low,
     }
   }
   if constexpr (What == Gather::count) settle_sample(counters, low, k, state);
-  if constexpr (What == Gather::refine) settle_refined(counters, prefix, state);
   if (What == Gather::chosen && thread_in_grid() == 0) {
     before[tiles.size] = 0;
     state->threshold = low - 1;
@@ -295,46 +127,20 @@ __global__ void gather_kernel(Source from, SelectTiles tiles, std::uint32_t low,
   }
 }
 
-/// before[tile] := candidates above the threshold (upper half) and equal to it (lower half); before[tiles] := 0. Where
-/// `low` is not null, threshold := max(*low, 1) - 1, so that what reaches *low lies above it, except zeros.
-__global__ void count_kernel(SelectTiles tiles, const std::uint32_t* low, SelectState* state, std::uint64_t* before) {
-  const std::uint32_t threshold = low == nullptr ? state->threshold : (*low == 0 ? 1u : *low) - 1;
-  const unsigned lane = threadIdx.x % kWarpSize;
-  for (std::size_t tile = warp_in_grid(); tile < tiles.size; tile += warps_in_grid()) {
-    const std::uint32_t count = tiles.counts[tile];
-    std::uint32_t above = 0;
-    std::uint32_t equal = 0;
-    for (std::uint32_t i = lane; i < count; i += kWarpSize) {
-      const std::uint32_t magnitude = tiles.patterns[tile * kTile + i] & kMagnitude;
-      above += magnitude > threshold ? 1u : 0u;
-      equal += magnitude == threshold ? 1u : 0u;
-    }
-    above = __reduce_add_sync(kAllLanes, above);
-    equal = __reduce_add_sync(kAllLanes, equal);
-    if (lane == 0) before[tile] = std::uint64_t{above} << 32 | equal;
-  }
-  if (thread_in_grid() != 0) return;
-  before[tiles.size] = 0;
-  if (low != nullptr) state->threshold = threshold;
+template <class Source>
+__global__ void refine_kernel(Source from, SelectTiles tiles, SelectState* state) {
+  gather_and_refine(from, tiles, state, whole_grid());
 }
 
-/// Writes what is chosen. count of the state := how many numbers that is.
+/// The threshold becomes max(*low, 1) - 1 unless `low` is null, so that what reaches *low lies above it, except zeros.
+__global__ void count_kernel(SelectTiles tiles, const std::uint32_t* low, SelectState* state, std::uint64_t* before) {
+  const std::uint32_t threshold = low == nullptr ? state->threshold : (*low == 0 ? 1u : *low) - 1;
+  count_candidates(tiles, threshold, before, whole_grid());
+  if (low != nullptr && thread_in_grid() == 0) state->threshold = threshold;
+}
+
 __global__ void write_kernel(SelectChosen chosen, SelectState* state, std::uint32_t* positions, float* values) {
-  const std::uint32_t threshold = state->threshold;
-  const std::uint32_t ties = state->ties;
-  for (std::size_t tile = warp_in_grid(); tile < chosen.tiles.size; tile += warps_in_grid()) {
-    const std::size_t first = tile * kTile;
-    each_chosen(chosen, tile, threshold, ties, [&](std::size_t to, std::uint32_t i, std::uint32_t pattern) {
-      positions[to] = static_cast<std::uint32_t>(first + chosen.tiles.places[first + i]);
-      values[to] = format::one_nan(__uint_as_float(pattern));
-    });
-  }
-  if (thread_in_grid() == 0) {
-    const std::uint64_t all = chosen.before[chosen.tiles.size];
-    const auto equal = static_cast<std::uint32_t>(all);
-    state->count = static_cast<std::uint32_t>(all >> 32) + (equal < ties ? equal : ties);
-    state->retry = 0;  // callers that read the count back read it together with this as eight bytes
-  }
+  write_chosen(chosen, state, positions, values, whole_grid());
 }
 
 /// prefix, left and low of the state := from the leading digits of all numbers, for the k largest. `only_again`: only
@@ -353,8 +159,7 @@ void find_leading_digit(Queue<Space::cuda> queue, const SelectSource& from, std:
 template <Gather What>
 void gather(Queue<Space::cuda> queue, const SelectSource& from, const SelectTiles& tiles, std::uint32_t value,
             const std::uint32_t* low, std::size_t k, std::uint64_t* before, SelectState* state) {
-  constexpr bool kCounts = What == Gather::refine || What == Gather::count;
-  constexpr unsigned kMost = What == Gather::again ? kMostAgain : kCounts ? 2 * kMostHistograms : 8192;
+  constexpr unsigned kMost = What == Gather::again ? kMostAgain : What == Gather::count ? 2 * kMostHistograms : 8192;
   with_source(from, [&]<class Source>(const Source& source) {
     launch(queue, "select gather", gather_kernel<What, Source>, blocks_for(tiles.size, kBlockWarpCount, kMost), source,
            tiles, value, low, static_cast<std::uint32_t>(k), before, state);
@@ -450,7 +255,11 @@ void Select::clear() const {
   fill(queue_, {reinterpret_cast<std::byte*>(workspace_.state), sizeof(SelectState)}, 0);
 }
 void Select::refine() const {
-  gather<Gather::refine>(queue_, from_, workspace_.tiles, 0, &workspace_.state->low, 0, nullptr, workspace_.state);
+  with_source(from_, [&]<class Source>(const Source& source) {
+    launch(queue_, "select gather", refine_kernel<Source>,
+           blocks_for(workspace_.tiles.size, kBlockWarpCount, 2 * kMostHistograms), source, workspace_.tiles,
+           workspace_.state);
+  });
   find_last_digit(queue_, workspace_.tiles, workspace_.state);
 }
 void Select::count_chosen() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -160,6 +161,38 @@ void write_sparse(Queue<Space::cuda> queue, const SparseShape& shape, const std:
                   const std::uint32_t* count, std::byte* payload, View<std::byte, Space::cuda> scratch,
                   std::size_t front = 0, const SparseSigns& signs = {});
 
+/// One of many gradients, of which the k largest elements are sent.
+struct LargestUnit {
+  const float* from;
+  std::byte* to;       ///< the payload
+  std::byte* scratch;  ///< a part of the batch's
+  std::uint32_t n, k;
+};
+
+/// Payloads of float32 values, each of the largest elements of a gradient, as Select::largest, Select::write and
+/// write_sparse make one: the same bytes, in eight launches for up to kMost gradients, or as many as `scratch` has room
+/// for.
+class LargestBatch {
+ public:
+  static constexpr std::size_t kMost = 96;
+
+  /// `form`: all of a shape but its n and most. `scratch`, 256-byte aligned, holds at least what one needs by itself,
+  /// Select::scratch_bytes and write_sparse_scratch_bytes, and is in use until the last flush is done.
+  LargestBatch(Queue<Space::cuda> queue, const SparseShape& form, View<std::byte, Space::cuda> scratch);
+
+  /// Adds a gradient of fewer than Select::kMany elements, after a flush where there is no room. 1 <= k <= its size.
+  void add(View<const float, Space::cuda> from, std::size_t k, std::byte* to);
+  /// Enqueues what was added.
+  void flush();
+
+ private:
+  Queue<Space::cuda> queue_;
+  SparseShape form_;
+  View<std::byte, Space::cuda> scratch_;
+  std::array<LargestUnit, kMost> units_{};
+  std::size_t count_ = 0, used_ = 0;  ///< units, and bytes of their scratch
+};
+
 /// The payload of no values at all: its header.
 void write_empty_sparse(Queue<Space::cuda> queue, const SparseShape& shape, std::byte* payload);
 
@@ -174,6 +207,38 @@ struct SparseForget {
 /// skipped, and nothing is read behind the view. With value_bits = 1 a value is 1, -1 or NaN.
 void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,
                 float weight, float* out, View<std::byte, Space::cuda> scratch, const SparseForget& forget = {});
+
+/// One of many payloads whose values are added to their sums.
+struct AddedUnit {
+  const std::byte* payload;
+  float* out;
+  std::byte* scratch;            ///< a part of the batch's
+  std::uint32_t n, most, bytes;  ///< of the shape, and of the view
+  std::uint32_t units;           ///< parts of the largest index section of the shape
+};
+
+/// add_sparse of many payloads in three launches for up to kMost of them, or as many as `scratch` has room for.
+class AddedBatch {
+ public:
+  static constexpr std::size_t kMost = 80;
+
+  /// `form`: all of a shape but its n and most. `scratch`, 256-byte aligned, holds at least what any one needs,
+  /// read_sparse_scratch_bytes, and is in use until the last flush is done.
+  AddedBatch(Queue<Space::cuda> queue, const SparseShape& form, float weight, View<std::byte, Space::cuda> scratch);
+
+  /// Adds a payload of at most `most` values, after a flush where there is no room.
+  void add(View<const std::byte, Space::cuda> payload, std::size_t most, View<float, Space::cuda> out);
+  /// Enqueues what was added.
+  void flush();
+
+ private:
+  Queue<Space::cuda> queue_;
+  SparseShape form_;
+  float weight_;
+  View<std::byte, Space::cuda> scratch_;
+  std::array<AddedUnit, kMost> units_{};
+  std::size_t count_ = 0, used_ = 0;  ///< units, and bytes of their scratch
+};
 
 /// Sets the bits of the elements that have a value in a payload, in a bitmap over shape.n elements. A header that
 /// contradicts itself or `shape` sets all of them.

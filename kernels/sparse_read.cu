@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/bit_stream.hpp"
 #include "kernels/cuda/block_ops.hpp"
 #include "kernels/cuda/launch.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "kernels/cuda/unit_launch.hpp"
 #include "kernels/float_bits.hpp"
 #include "kernels/sparse.hpp"
 #include "lib/core/scratch.hpp"
@@ -171,14 +173,15 @@ __device__ void walk_chunks(const std::uint32_t* words, std::uint32_t bits, cons
 }
 
 /// Each unit by itself: the walks of a unit of Elias codes, or the number of marks of a unit of a bitmap.
-__global__ void units_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
+__device__ void find_each_unit(const SparseShape& shape, const std::byte* payload, std::size_t size, const Units& units,
+                               const Place& place) {
   __shared__ std::uint32_t words[kUnitWords + 3];
   __shared__ std::uint32_t codes[kUnitBits];
   __shared__ Walk walks[kChunks * kEntries];
   __shared__ std::uint32_t leaves;
   const Sections at = sections_of(shape, payload, size, units.size);
   const std::size_t used = units_of(at);
-  for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
+  for (std::size_t unit = place.block; unit < used; unit += place.blocks) {
     if (at.code == IndexCode::bitmap) {
       std::uint32_t own = 0;
       for (std::size_t word = unit * kBitmapWords + threadIdx.x; word < (unit + 1) * kBitmapWords && word < at.words;
@@ -211,7 +214,7 @@ __global__ void units_kernel(SparseShape shape, const std::byte* payload, std::s
 
 /// One block: where each unit starts. Each thread goes back to a unit that is left at one bit, most often the one
 /// before its own, and from there from unit to unit.
-__global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
+__device__ void find_starts(const SparseShape& shape, const std::byte* payload, std::size_t size, const Units& units) {
   __shared__ std::uint8_t leaves[kThreads + 1];  // of the unit before the first one of a round, and of those of a round
   const Sections at = sections_of(shape, payload, size, units.size);
   const std::size_t used = units_of(at);
@@ -245,6 +248,13 @@ __global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::
     ordinal += counts;
     next += sums;
   }
+}
+
+__global__ void units_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
+  find_each_unit(shape, payload, size, units, whole_grid());
+}
+__global__ void starts_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units) {
+  find_starts(shape, payload, size, units);
 }
 
 /// The units of the largest payload of a shape.
@@ -341,7 +351,8 @@ __device__ void visit_elias_unit(const Sections& at, const Visit& visit, const S
 /// Calls visit_one(ordinal, position) for all values of a good payload, in any order, by the grid. Positions behind the
 /// last element and values behind the last one are left out.
 template <class Visit>
-__device__ void visit_all(const SparseShape& shape, const Sections& at, const Units& units, const Visit& visit_one) {
+__device__ void visit_all(const SparseShape& shape, const Sections& at, const Units& units, const Place& place,
+                          const Visit& visit_one) {
   __shared__ std::uint32_t words[kUnitWords + 3];
   __shared__ std::uint32_t codes[kUnitBits];
   __shared__ std::uint32_t shared[kUnitBits];
@@ -351,12 +362,12 @@ __device__ void visit_all(const SparseShape& shape, const Sections& at, const Un
     if (ordinal < at.count && position < shape.n) visit_one(ordinal, position);
   };
   if (at.code == IndexCode::u32) {
-    for (std::size_t i = thread_in_grid(); i < at.count; i += threads_in_grid())
+    for (std::size_t i = place.thread(); i < at.count; i += place.threads())
       visit(static_cast<std::uint32_t>(i), at.index[i]);
     return;
   }
   const std::size_t used = units_of(at);
-  for (std::size_t unit = blockIdx.x; unit < used; unit += gridDim.x) {
+  for (std::size_t unit = place.block; unit < used; unit += place.blocks) {
     const Start start = units.starts[unit];
     if (at.code == IndexCode::bitmap)
       visit_bitmap_unit(at, visit, start, unit);
@@ -365,15 +376,15 @@ __device__ void visit_all(const SparseShape& shape, const Sections& at, const Un
   }
 }
 
-__global__ void add_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units, float weight,
-                           float* out, SparseForget forget) {
+__device__ void add_values(const SparseShape& shape, const std::byte* payload, std::size_t size, const Units& units,
+                           float weight, float* out, const SparseForget& forget, const Place& place) {
   const Sections at = sections_of(shape, payload, size, units.size);
   if (!at.good) {
-    for (std::size_t i = thread_in_grid(); i < shape.n; i += threads_in_grid()) out[i] = __uint_as_float(0x7fc00000u);
+    for (std::size_t i = place.thread(); i < shape.n; i += place.threads()) out[i] = __uint_as_float(0x7fc00000u);
     return;
   }
   const float factor = at.not_finite ? __uint_as_float(0x7fc00000u) : weight;
-  visit_all(shape, at, units, [&](std::uint32_t ordinal, std::size_t position) {
+  visit_all(shape, at, units, place, [&](std::uint32_t ordinal, std::size_t position) {
     if (shape.value_bits == 32) {
       out[position] += factor * __uint_as_float(at.values[ordinal]);
     } else {
@@ -385,6 +396,11 @@ __global__ void add_kernel(SparseShape shape, const std::byte* payload, std::siz
   });
 }
 
+__global__ void add_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units, float weight,
+                           float* out, SparseForget forget) {
+  add_values(shape, payload, size, units, weight, out, forget, whole_grid());
+}
+
 __global__ void mark_kernel(SparseShape shape, const std::byte* payload, std::size_t size, Units units,
                             std::uint32_t* words) {
   const Sections at = sections_of(shape, payload, size, units.size);
@@ -393,10 +409,46 @@ __global__ void mark_kernel(SparseShape shape, const std::byte* payload, std::si
       words[w] = shape.n - 32 * w < 32 ? lanes_below(static_cast<std::uint32_t>(shape.n - 32 * w)) : 0xffffffffu;
     return;
   }
-  visit_all(shape, at, units, [&](std::uint32_t /*ordinal*/, std::size_t position) {
+  visit_all(shape, at, units, whole_grid(), [&](std::uint32_t /*ordinal*/, std::size_t position) {
     atomicOr(&words[position / 32], 1u << position % 32);
   });
 }
+
+// Many payloads, in the launches of one.
+
+/// The tables of `count` units in scratch, in which each has room for `kUnitBytes`.
+constexpr std::size_t kUnitBytes = sizeof(Start) + kEntries * sizeof(Walk) + 4;
+__device__ Units tables_at(std::byte* scratch, std::size_t count) {
+  auto* walks = reinterpret_cast<Walk*>(scratch);
+  auto* starts = reinterpret_cast<Start*>(walks + kEntries * count);
+  return {starts, walks, reinterpret_cast<std::uint8_t*>(starts + count), count};
+}
+
+/// Work on the units of a batch; `Step` is one of the functions above.
+enum class Adding { units, starts, values };
+template <Adding Step>
+struct AddingWork {
+  using Item = AddedUnit;
+  SparseShape form;
+  float weight;
+
+  [[nodiscard]] static std::size_t blocks(const AddedUnit& unit) {
+    constexpr unsigned kMost = 256;
+    if (Step == Adding::starts) return 1;
+    const std::size_t values = Step == Adding::values ? (unit.most + kThreads - 1) / kThreads : 1;
+    return blocks_for(std::max<std::size_t>(unit.units, values), 1, kMost);
+  }
+  __device__ void run(const AddedUnit& unit, std::uint32_t /*index*/, const Place& place) const {
+    SparseShape shape = form;
+    shape.n = unit.n;
+    shape.most = unit.most;
+    const Units units = tables_at(unit.scratch, unit.units);
+    if constexpr (Step == Adding::units) find_each_unit(shape, unit.payload, unit.bytes, units, place);
+    if constexpr (Step == Adding::starts) find_starts(shape, unit.payload, unit.bytes, units);
+    if constexpr (Step == Adding::values)
+      add_values(shape, unit.payload, unit.bytes, units, weight, unit.out, {}, place);
+  }
+};
 
 Grid blocks_of(const SparseShape& shape, const Units& units) {
   return blocks_for(std::max(units.size, (shape.most + kThreads - 1) / kThreads), 1, 2048);
@@ -413,6 +465,43 @@ void add_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const s
   const Units units = find_units(queue, shape, payload, scratch);
   launch(queue, "sparse add", add_kernel, blocks_of(shape, units), shape, payload.data(), payload.size(), units, weight,
          out, forget);
+}
+
+AddedBatch::AddedBatch(Queue<Space::cuda> queue, const SparseShape& form, float weight,
+                       View<std::byte, Space::cuda> scratch)
+    : queue_{queue}, form_{form}, weight_{weight}, scratch_{scratch} {
+  static_assert(kMost <= kMostItems<AddingWork<Adding::values>>);
+}
+
+void AddedBatch::add(View<const std::byte, Space::cuda> payload, std::size_t most, View<float, Space::cuda> out) {
+  SparseShape shape = form_;
+  shape.n = out.size();
+  shape.most = most;
+  expects(payload.size() >= sizeof(SparseHeader) && aligned_to(payload.data(), 4),
+          "sparse payload: needs a header, 4-byte aligned");
+  const std::size_t units = most_units(shape);
+  const std::size_t bytes = (kUnitBytes * units + 255) / 256 * 256;
+  if (count_ == kMost || used_ + bytes > scratch_.size()) flush();
+  expects(used_ + bytes <= scratch_.size() && shape.n < std::size_t{1} << 32 && payload.size() < std::size_t{1} << 32,
+          "a payload does not fit its batch");
+  units_[count_++] = {payload.data(),
+                      out.data(),
+                      scratch_.data() + used_,
+                      static_cast<std::uint32_t>(shape.n),
+                      static_cast<std::uint32_t>(shape.most),
+                      static_cast<std::uint32_t>(payload.size()),
+                      static_cast<std::uint32_t>(units)};
+  used_ += bytes;
+}
+
+void AddedBatch::flush() {
+  const std::span<const AddedUnit> units{units_.data(), count_};
+  count_ = used_ = 0;
+  if (form_.automatic || form_.fixed != IndexCode::u32) {
+    launch_units(queue_, "sparse units", AddingWork<Adding::units>{form_, weight_}, units);
+    launch_units(queue_, "sparse starts", AddingWork<Adding::starts>{form_, weight_}, units);
+  }
+  launch_units(queue_, "sparse add", AddingWork<Adding::values>{form_, weight_}, units);
 }
 
 void mark_sparse(Queue<Space::cuda> queue, const SparseShape& shape, View<const std::byte, Space::cuda> payload,

@@ -190,6 +190,7 @@ if [ -n "$prefix" ]; then
   from_prefix=("-DCMAKE_PREFIX_PATH=$roots" "-DCMAKE_FIND_ROOT_PATH=$roots" "-DCMAKE_LIBRARY_PATH=$libraries")
   export PATH="$prefix/usr/bin:$prefix/bin:$PATH" CMAKE_PREFIX_PATH="$prefix:$prefix/usr"
   # Debian's own place for HDF5, which CMake asks h5cc for: not part of an extracted tree.
+  [ ! -d "$prefix/usr/cccl" ] || from_prefix+=("-DGRADTOOL_CCCL=$prefix/usr/cccl")
   [ ! -d "$prefix/usr/include/hdf5/serial" ] || from_prefix+=("-DHDF5_C_INCLUDE_DIR=$prefix/usr/include/hdf5/serial")
 fi
 programs=$build

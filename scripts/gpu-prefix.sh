@@ -53,6 +53,14 @@ while read -r header; do
   mkdir -p "$(dirname "$header")" && cp "$work/boost/${header#"$prefix/usr/include/boost/"}" "$header"
 done <<<"$used"
 cp "$work/boost/version.hpp" "$prefix/usr/include/boost/"  # find_package(Boost) looks for it
+# CUDA 13.0 has no cub::DeviceTopK, beside which gradtool_microbench times topk's selection.
+cccl=nvidia-cuda-cccl==13.3.5.0.6
+if python3 -m pip download --quiet --no-deps --dest "$work" "$cccl" >/dev/null 2>&1; then
+  python3 -m zipfile -e "$work"/nvidia_cuda_cccl-*.whl "$work/wheel"
+  mv "$work"/wheel/nvidia/*/include/cccl "$prefix/usr/cccl"
+else
+  echo "gpu-prefix.sh: pip cannot download $cccl: the archive has no cub::DeviceTopK to compare with" >&2
+fi
 mkdir -p "$(dirname "$1")"
 tar -C "$prefix" -c . | xz -T0 -6 >"$1"
 echo "$(du -sh "$prefix" | cut -f1) in the prefix, $(du -h "$1" | cut -f1) in the archive"

@@ -135,6 +135,9 @@ def beside_libraries(rows):
     """Methods that are little but a library's work, and that work alone in the same run."""
     pairs = [(f"{name}, a {'compressed ' if name.startswith('gradiveq') else ''}step", both["step"]["real_time"], both["cublas"]["real_time"], 1.3)
              for name, both in rows.items() if {"step", "cublas"} <= both.keys()]
+    selection = rows.get("cub", {}).get("topk")
+    pairs += [(f"{name}, encode", both["encode"]["real_time"], selection["real_time"], 1)
+              for name, both in rows.items() if selection and name.split(":")[0] == "topk" and "encode" in both]
     alone = rows.get("cufft", {}).get("forward+inverse")
     pairs += [(f"{name}, encode and decode_add", both["encode"]["real_time"] + both["decode"]["real_time"], alone["real_time"], 1.4)
               for name, both in rows.items() if alone and name.split(":")[0] == "fft" and {"encode", "decode"} <= both.keys()]

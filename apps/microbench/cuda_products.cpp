@@ -2,10 +2,14 @@
 #include <cmath>
 #include <functional>
 
+#ifdef GT_HAS_CUB_TOPK
+#include "apps/microbench/cub_topk.hpp"
+#endif
 #include "apps/microbench/device_timer.hpp"
 #include "apps/microbench/microbench.hpp"
 #include "kernels/blas.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "kernels/sparse.hpp"
 #include "kernels/transform.hpp"
 #include "lib/codecs/reducer.hpp"
 #include "lib/comm/launch.hpp"
@@ -170,6 +174,20 @@ void add_cufft(std::size_t elements) {
   });
 }
 
+#ifdef GT_HAS_CUB_TOPK
+void add_cub_topk(std::size_t elements, double ratio) {
+  add("cuda/cub/topk", [=](benchmark::State& state, Communicator<Space::cuda>& /*comm*/, Queue queue) {
+    const std::size_t k = share_of(ratio, elements);
+    const auto x = values(queue, elements);
+    const cuda::DeviceBuffer temporary{cub_topk_bytes(elements, k)}, magnitudes{4 * k}, places{4 * k};
+    measure(state, queue, elements, [&] {
+      cub_topk(queue, temporary.bytes(), x.as<float>().data(), elements, k, magnitudes.as<float>().data(),
+               places.as<std::uint32_t>().data());
+    });
+  });
+}
+#endif
+
 }  // namespace
 
 void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t elements, double copy_rate) {
@@ -184,6 +202,9 @@ void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t ele
     }
     if (spec.name() == "gradiveq") add_gradiveq(spec, name, convolutions_of(elements));
     if (spec.name() == "fft" && elements > 0) add_cufft(elements);
+#ifdef GT_HAS_CUB_TOPK
+    if (spec.name() == "topk" && elements > 0) add_cub_topk(elements, spec.params.real("ratio"));
+#endif
     const bool products = spec.name() == "powersgd" || spec.name() == "gradiveq";
     if (spec.descriptor->gpu.reducer && !products) add_steps(name + "/step", spec, matrix_of(elements), 8, copy_rate);
   }

@@ -271,6 +271,20 @@ struct EncodeBlocks {
   }
 };
 
+/// Sets to 0 the words, one for each block of a unit, in which MeasureBlocks looks for the largest.
+struct ClearMeasures {
+  format::BlockLayout like;
+
+  GT_HD std::size_t words(std::size_t n) const {
+    return like.block == format::kWholeUnit ? 1 : (n - 1) / like.block + 1;
+  }
+  std::size_t blocks(std::size_t n) const { return blocks_for(words(n), kThreads); }
+  __device__ void run(const Unit& unit, std::uint32_t /*index*/, const Place& place) const {
+    for (std::size_t i = place.thread(); i < words(unit.n); i += place.threads())
+      static_cast<std::uint32_t*>(unit.to)[i] = 0;
+  }
+};
+
 /// The place of each block's scale := the pattern of its measure, for blocks of several pieces, and for a whole unit
 /// whose scale is the first word of the payload; the seed of its rotation is written behind that. Places of largest
 /// magnitudes were cleared before: pieces raise them, in any order.
@@ -415,18 +429,13 @@ void encode_blocks(Queue<Space::cuda> queue, const Format& block_format, const f
   format::BlockLayout measured_like = like;
   if constexpr (format::ScalesUnit<Format>) {
     measured_like.block = format::kWholeUnit;
-    for (const Unit& unit : units) {
-      if (unit.n > 0) fill(queue, {static_cast<std::byte*>(unit.to), sizeof(std::uint32_t)}, 0);
-    }
+    launch_units(queue, "clear measures", ClearMeasures{measured_like}, units);
     launch_units(queue, "measure units", MeasureBlocks<Format>{block_format, measured_like, key}, units);
   } else if constexpr (Format::kBlock == 0) {
     static_assert(sizeof(typename Format::Scale) == sizeof(std::uint32_t), "a measure takes the place of a scale");
     measured = like.block > kBlockPiece || like.block == format::kWholeUnit;
     if (measured) {
-      for (const Unit& unit : units) {
-        const std::size_t bytes = sizeof(std::uint32_t) * with_elements<Format>(like, unit.n).blocks();
-        if (!format::uses_l2(block_format)) fill(queue, {static_cast<std::byte*>(unit.to), bytes}, 0);
-      }
+      if (!format::uses_l2(block_format)) launch_units(queue, "clear measures", ClearMeasures{like}, units);
       launch_units(queue, "measure blocks", MeasureBlocks<Format>{block_format, like, key}, units);
     }
   }

@@ -44,18 +44,21 @@ __device__ T block_sum_through(T own, T& total) {
   return through;
 }
 
-/// True in all threads of that block of the grid which gets here last. It sees what the others wrote before their
-/// calls, if it reads through volatile pointers. `ticket` is 0 before the kernel starts.
-__device__ inline bool last_block(std::uint32_t* ticket) {
+/// True in all threads of that block which gets here last of `blocks`, by default those of the grid. It sees what the
+/// others wrote before their calls, if it reads through volatile pointers. `ticket` is 0 before the kernel starts.
+__device__ inline bool last_block(std::uint32_t* ticket, std::size_t blocks) {
   __shared__ std::uint32_t place;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) place = atomicAdd(ticket, 1u);
   __syncthreads();
-  const bool last = place == gridDim.x - 1;
+  const bool last = place == blocks - 1;
   if (last) __threadfence();
   __syncthreads();
   return last;
+}
+__device__ inline bool last_block(std::uint32_t* ticket) {
+  return last_block(ticket, gridDim.x);
 }
 
 /// The binary32 patterns of elements 4i to 4i + 3 of n; zeros behind the end. `aligned`: x is 16-byte aligned.

@@ -13,7 +13,8 @@
 /// Kernels over units, for .cu files. A kernel is a type with
 ///   std::size_t blocks(std::size_t n) const                       thread blocks for a unit of n > 0 elements
 ///   __device__ void run(unit, index, const Place&) const          what one thread does; `index` numbers the units
-/// and members that all units share. The same code serves one unit and many.
+/// and members that all units share. The same code serves one unit and many. `Work::Item` is the type of its units
+/// where that is not Unit; it has a member n, and then blocks takes the unit itself.
 namespace gradtool::cuda {
 
 /// The place of a thread among those of its unit, for loops over elements by thread and over pieces by warp.
@@ -31,14 +32,32 @@ __device__ inline Place whole_grid() {
   return {blockIdx.x, gridDim.x};
 }
 
+template <class Work>
+struct ItemOf {
+  using Type = Unit;
+};
+template <class Work>
+requires requires {
+  typename Work::Item;
+}
+struct ItemOf<Work> {
+  using Type = typename Work::Item;
+};
+
+/// Units of a launch of `Work`, at most.
+template <class Work>
+inline constexpr std::size_t kMostItems = std::min<std::size_t>(kMostUnits,
+                                                                (4096 - 64 - sizeof(Work)) /
+                                                                    (sizeof(typename ItemOf<Work>::Type) + 4) / 2 * 2);
+
 /// The parameters of a launch, which say which thread blocks of the grid work on which unit.
 template <class Work>
 struct UnitTable {
   Work work;
   std::uint32_t count;
-  std::uint32_t first_index;       ///< index of units[0] among all units of the caller
-  std::uint32_t ends[kMostUnits];  ///< one more than the last block of each unit; one without elements has no blocks
-  Unit units[kMostUnits];
+  std::uint32_t first_index;             ///< index of units[0] among all units of the caller
+  std::uint32_t ends[kMostItems<Work>];  ///< one more than the last block of each unit; none without elements
+  typename ItemOf<Work>::Type units[kMostItems<Work>];
 };
 
 /// Thread blocks that fit a multiprocessor together, at least. A kernel says so (kResident) where the compiler would
@@ -68,11 +87,12 @@ __global__ void __launch_bounds__(kThreads, resident_blocks<Work>())
   table.work.run(table.units[unit], table.first_index + unit, Place{blockIdx.x - begin, table.ends[unit] - begin});
 }
 
-/// Enqueues the kernel for all units, kMostUnits a launch.
+/// Enqueues the kernel for all units, kMostItems a launch.
 template <class Work>
-void launch_units(Queue<Space::cuda> queue, const char* name, const Work& work, std::span<const Unit> units) {
-  for (std::size_t first = 0; first < units.size(); first += kMostUnits) {
-    const auto batch = units.subspan(first, std::min(kMostUnits, units.size() - first));
+void launch_units(Queue<Space::cuda> queue, const char* name, const Work& work,
+                  std::span<const typename ItemOf<Work>::Type> units) {
+  for (std::size_t first = 0; first < units.size(); first += kMostItems<Work>) {
+    const auto batch = units.subspan(first, std::min(kMostItems<Work>, units.size() - first));
     UnitTable<Work> table{.work = work,
                           .count = static_cast<std::uint32_t>(batch.size()),
                           .first_index = static_cast<std::uint32_t>(first),
@@ -81,7 +101,12 @@ void launch_units(Queue<Space::cuda> queue, const char* name, const Work& work, 
     static_assert(sizeof table <= 4096, "more than the parameters of a kernel");
     std::uint32_t end = 0;
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (batch[i].n > 0) end += static_cast<std::uint32_t>(work.blocks(batch[i].n));
+      if (batch[i].n > 0) {
+        if constexpr (requires { work.blocks(batch[i]); })
+          end += static_cast<std::uint32_t>(work.blocks(batch[i]));
+        else
+          end += static_cast<std::uint32_t>(work.blocks(batch[i].n));
+      }
       table.ends[i] = end;
       table.units[i] = batch[i];
     }

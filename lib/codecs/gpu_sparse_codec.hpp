@@ -22,6 +22,17 @@ class GpuSparseCodec : public GpuCodec {
     cuda::add_sparse(queue, shape(out.size()), payload, weight, out.data(), work.sparse);
   }
 
+  void decode_add_each(Queue<Space::cuda> queue, std::span<const ConstBytes> payloads, float weight,
+                       std::span<const Floats> outs, Bytes scratch) const final {
+    cuda::AddedBatch batch{queue, shape(0), weight, scratch};
+    for (std::size_t i = 0; i < payloads.size(); ++i) {
+      const std::size_t n = outs[i].size();
+      expect_room(name_, payloads[i].size(), sizeof(SparseHeader), payload_bound(n));
+      batch.add(payloads[i], values_sent(n), outs[i]);
+    }
+    batch.flush();
+  }
+
  protected:
   /// `name` and `params` as for GpuCodec; `params` has kIndexParam.
   GpuSparseCodec(std::string_view name, const Params& params)
@@ -47,6 +58,23 @@ class GpuSparseCodec : public GpuCodec {
     select.write(work.positions.data(), sparse_values(payload, values_sent(n)).data());
     if (kept != nullptr) cuda::zero_at(queue, work.positions.data(), select.count(), values_sent(n), kept);
     cuda::write_sparse(queue, shape(n), work.positions.data(), select.count(), payload.data(), work.sparse);
+  }
+
+  /// Enqueues a payload of the largest values_sent elements of each gradient. Those of no elements, and of so many that
+  /// a sample pays, are for encode.
+  void send_largest_each(Queue<Space::cuda> queue, std::span<const ConstFloats> gradients, const EncodeContext& context,
+                         std::span<const Bytes> payloads, Bytes scratch) const {
+    cuda::LargestBatch batch{queue, shape(0), scratch};
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const std::size_t n = gradients[i].size();
+      if (n == 0 || n >= cuda::Select::kMany) {
+        batch.flush();  // which uses the same scratch
+        encode(queue, gradients[i], context, payloads[i], scratch);
+      } else {
+        batch.add(gradients[i], values_sent(n), payloads[i].data());
+      }
+    }
+    batch.flush();
   }
 
  private:

@@ -12,6 +12,10 @@ class CudaTopK final : public GpuSparseCodec {
     send(queue, gradient, payload, scratch,
          [&](const cuda::Select& select) { select.largest(values_sent(gradient.size())); });
   }
+  void encode_each(Queue<Space::cuda> queue, std::span<const ConstFloats> gradients, const EncodeContext& context,
+                   std::span<const Bytes> payloads, Bytes scratch) const override {
+    send_largest_each(queue, gradients, context, payloads, scratch);
+  }
 };
 
 }  // namespace

@@ -1,0 +1,42 @@
+#include "apps/microbench/cub_topk.hpp"
+
+#include <cub/device/device_topk.cuh>
+#include <cuda/iterator>
+#include <cuda/std/execution>
+#include <cuda/stream_ref>
+
+#include "kernels/cuda/runtime.hpp"
+
+namespace gradtool {
+namespace {
+
+struct Magnitude {
+  __host__ __device__ float operator()(float x) const { return x < 0.0f ? -x : x; }
+};
+
+void run(void* temporary, std::size_t& bytes, const float* x, std::size_t n, std::size_t k, float* magnitudes,
+         std::uint32_t* places, cudaStream_t stream) {
+  // The only kind that CCCL 3.3 has: any of equal keys, in any order.
+  const auto any = cuda::execution::require(cuda::execution::determinism::not_guaranteed,
+                                            cuda::execution::output_ordering::unsorted);
+  GT_CUDA(cub::DeviceTopK::MaxPairs(temporary, bytes, cuda::transform_iterator{x, Magnitude{}}, magnitudes,
+                                    cuda::counting_iterator<std::uint32_t>{0}, places, static_cast<std::int64_t>(n),
+                                    static_cast<std::int64_t>(k),
+                                    cuda::std::execution::env{cuda::stream_ref{stream}, any}));
+}
+
+}  // namespace
+
+std::size_t cub_topk_bytes(std::size_t n, std::size_t k) {
+  std::size_t bytes = 0;
+  run(nullptr, bytes, nullptr, n, k, nullptr, nullptr, nullptr);
+  return bytes;
+}
+
+void cub_topk(Queue<Space::cuda> queue, View<std::byte, Space::cuda> temporary, const float* x, std::size_t n,
+              std::size_t k, float* magnitudes, std::uint32_t* places) {
+  std::size_t bytes = temporary.size();
+  run(temporary.data(), bytes, x, n, k, magnitudes, places, queue.stream);
+}
+
+}  // namespace gradtool
