@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/subcommands.hpp"
 #include "lib/capture/dataset.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 
@@ -149,11 +151,13 @@ void print_summary(const CaptureOptions& options, const CaptureReport& report) {
              human_seconds(report.train_seconds), human_seconds(report.capture_seconds),
              100.0 * share_of_training(report), human_seconds(report.write_seconds));
   if (report.steps == 0) {
-    fmt::print("Stopped before a step was captured: no file written\n");
+    const bool stays = options.force && std::filesystem::exists(options.out);
+    fmt::print("Stopped before a step was captured: {}\n",
+               stays ? "'" + printable(options.out) + "' stays as it was" : "no file written");
     return;
   }
   const std::string windows = options.windows && report.complete ? fmt::format(" in {} windows", *options.windows) : "";
-  fmt::print("Wrote {}: {} step{}{}{}, {} tensors, {} elements, {} workers, {}\n", options.out, report.steps,
+  fmt::print("Wrote {}: {} step{}{}{}, {} tensors, {} elements, {} workers, {}\n", printable(options.out), report.steps,
              report.steps == 1 ? "" : "s", windows, report.complete ? "" : " (stopped early: not complete)",
              report.tensors, report.elements, options.workers, human_bytes(static_cast<double>(report.file_bytes)));
 }

@@ -291,16 +291,14 @@ CaptureReport run_capture(const CaptureOptions& given) {
   const Selection selection = select_tensors(trainer->parameters(), options.layers);
 
   TrainLog log{options.train_log};
-  const std::string out = options.force ? follow_links(options.out) : options.out;
-  const ParentFolders folders{out};
-  if (options.force) remove_replaced(out);
+  ReplacingFile file{options.out, options.force};
   CaptureReport report;
   report.tensors = selection.tensors.size();
   report.elements = selection.elements;
-  {
+  file.write([&](const std::string& out) {
     Monitor monitor{"capture", *options.steps, options.log_steps};
     Recorder recorder{out, writer_options(options, selection), [&](const StepInfo& step) {
-                        ++report.steps;
+                        if (report.steps++ == 0) file.commit();  // a file that was there gives way to a whole step
                         monitor.captured(step);
                       }};
     ReadinessLog readiness{static_cast<std::size_t>(options.workers), trainer->parameters().size()};
@@ -313,7 +311,7 @@ CaptureReport run_capture(const CaptureOptions& given) {
     report.capture_seconds += watch.lap();
     report.data_bytes = recorder.bytes();
     report.write_seconds = recorder.write_seconds();
-  }
+  });
   std::error_code ignored;
   if (report.steps > 0) report.file_bytes = fs::file_size(options.out, ignored);
   if (test_set && !report.interrupted) {

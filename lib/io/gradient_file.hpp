@@ -191,13 +191,9 @@ struct WriterOptions {
 /// Throws Fault::usage when `path` is there and must not be replaced: it is no plain file, or a GradientWriter of
 /// another process or of this one is writing it. Throws Fault::backend when it cannot be opened.
 void expect_replaceable(const std::string& path);
-/// Removes `path`, or what it points to where it is a symbolic link, so that a GradientWriter can create
-/// follow_links(path). Throws as above, and Fault::backend when it cannot be removed; does nothing when there is no
-/// such file. Of several processes that replace one file, one goes on.
-void remove_replaced(const std::string& path);
 
-/// The place to write a gradient file that may replace another one: beside it, under a random name, until it is whole.
-/// A symbolic link stays, and what it points to is replaced.
+/// The place to write a gradient file that may replace another one: beside it, under a random name, until it is whole,
+/// or until a file that grows has its first step. A symbolic link stays, and what it points to is replaced.
 class ReplacingFile {
  public:
   /// Makes the parent folders. The file is written at `path` at once where `replace` is false or nothing is there.
@@ -215,11 +211,13 @@ class ReplacingFile {
   /// Calls `write` with written_to(). What it throws of a file with that name is thrown of the one that the user knows,
   /// which stays as it was.
   void write(const std::function<void(const std::string&)>& write) const;
-  /// Gives the file, which must be closed, its name, once the disk has it. Throws Fault::backend when that fails.
+  /// Gives the file, which must be closed or flushed, its name, once the disk has it; what is written later goes to the
+  /// same file. Throws Fault::backend when that fails.
   void commit();
 
  private:
   std::string path_, target_, written_to_;
+  std::string temporary_;  ///< the random name, also after it was given up; empty where none was needed
   ParentFolders folders_;
 };
 

@@ -223,7 +223,7 @@ void GradientWriter::Impl::expect_written() const {
   const bool keeps = steps > 0 && !all_or_nothing;  // without a whole step the file is removed
   throw Error{Fault::backend,
               "cannot write '" + path + "': " + std::strerror(write_error) +
-                  (keeps ? "; the file stays as it was before, with " + std::to_string(steps) + " whole steps" : "")};
+                  (keeps ? "; the " + std::to_string(steps) + " whole steps before stay in the file" : "")};
 }
 
 TensorSink& GradientWriter::Impl::sink(std::size_t tensor, std::size_t values) {

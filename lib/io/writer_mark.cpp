@@ -76,20 +76,12 @@ void expect_replaceable(const std::string& path) {
   static_cast<void>(lock_for_replacement(path));
 }
 
-void remove_replaced(const std::string& path) {
-  const std::string target = follow_links(path);
-  const Descriptor file = lock_for_replacement(target);  // held until the name is gone
-  if (unlink(target.c_str()) != 0 && errno != ENOENT) {
-    throw Error{Fault::backend, "'" + path + "' cannot be replaced: " + std::strerror(errno)};
-  }
-}
-
 ReplacingFile::ReplacingFile(const std::string& path, bool replace)
     : path_{path}, target_{follow_links(path)}, written_to_{path}, folders_{target_} {
   struct stat found {};
   if (!replace || (lstat(path.c_str(), &found) != 0 && errno == ENOENT)) return;
   expect_replaceable(path);
-  written_to_ = std::filesystem::path{target_}.replace_filename(random_name()).string();
+  written_to_ = temporary_ = std::filesystem::path{target_}.replace_filename(random_name()).string();
 }
 
 ReplacingFile::~ReplacingFile() {
@@ -99,11 +91,12 @@ ReplacingFile::~ReplacingFile() {
 void ReplacingFile::write(const std::function<void(const std::string&)>& write) const try {
   write(written_to_);
 } catch (const Error& error) {
-  if (!replaces()) throw;
+  if (temporary_.empty()) throw;
   std::string said = error.what();
-  for (std::size_t at = 0; (at = said.find(written_to_, at)) != std::string::npos; at += path_.size())
-    said.replace(at, written_to_.size(), path_);
-  throw Error{error.fault(), said + "; '" + path_ + "' stays as it was", error.file(), error.line()};
+  for (std::size_t at = 0; (at = said.find(temporary_, at)) != std::string::npos; at += path_.size())
+    said.replace(at, temporary_.size(), path_);
+  if (replaces()) said += "; '" + path_ + "' stays as it was";
+  throw Error{error.fault(), said, error.file(), error.line()};
 }
 
 void ReplacingFile::commit() {

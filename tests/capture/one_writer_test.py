@@ -2,10 +2,12 @@
 """Two captures with one --out: one goes on and loses nothing, the other is refused with a sentence, whichever started
 first and with --force. Usage: one_writer_test.py GRADTOOL"""
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import h5py
 
@@ -72,4 +74,27 @@ with tempfile.TemporaryDirectory() as folder:
 
     done = run(program, *COMMON, "--data-dir", folder, "--out", out, "--steps", "2", "--force")
     check(done.returncode == 0, f"nobody writes any more: {done.stderr}")
+
+    # The file that --force replaces is there until the new one has a step: after no room, a stop and a kill before.
+    with open(out, "rb") as file:
+        old = file.read()
+
+    def holds_old(what):
+        with open(out, "rb") as file:
+            check(file.read() == old, f"{what}: the old file is lost")
+
+    full = run(program, *COMMON, "--data-dir", folder, "--out", out, "--steps", "2", "--force",
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)))
+    check(full.returncode == 4 and "out.h5' stays as it was" in full.stderr, f"{full.returncode} {full.stderr}")
+    holds_old("no room")
+    for stop, status in ((signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        late = start(folder, out, "--force", "--start-step", "999999", "--end-step", "1000000")
+        while not any(name.startswith(".gradtool-") for name in os.listdir(folder)) and late.poll() is None:
+            time.sleep(0.01)
+        late.send_signal(stop)
+        says = late.communicate(timeout=600)[1]
+        check(late.returncode == status, f"{late.returncode} {says}")
+        holds_old(stop.name)
+        left = [name for name in os.listdir(folder) if name.startswith(".gradtool-")]
+        check(len(left) == (stop == signal.SIGKILL), f"{stop.name} leaves {left}")
 print("ok")

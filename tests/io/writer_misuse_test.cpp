@@ -68,16 +68,37 @@ TEST(GradientWriter, IsNotReplacedWhileItWrites) {
   {
     GradientWriter writer{file.path(), sample_options(Dtype::f32)};
     expect_fault(Fault::usage, [&] { expect_replaceable(file.path()); });
-    expect_fault(Fault::usage, [&] { remove_replaced(file.path()); });
     write_sample_step(writer, 0);
     EXPECT_EQ(GradientReader{file.path()}.steps().size(), 1U) << "others may read meanwhile";
   }
   expect_replaceable(file.path());
   EXPECT_TRUE(std::filesystem::exists(file.path()));
-  remove_replaced(file.path());
-  EXPECT_FALSE(std::filesystem::exists(file.path()));
-  remove_replaced(file.path());  // nothing to do
-  expect_fault(Fault::usage, [] { remove_replaced("/dev/null"); });
+  expect_fault(Fault::usage, [] { expect_replaceable("/dev/null"); });
+}
+
+/// A file that is to be replaced stays until the new one has a step, and the new one grows under its name from then on.
+TEST(GradientWriter, ReplacesAFileWithItsFirstStep) {
+  TempFile file;
+  std::ofstream{file.path()} << "the old one";
+  const auto holds_old = [&] { return std::filesystem::file_size(file.path()) == 11; };
+  {
+    ReplacingFile place{file.path(), true};
+    place.write([](const std::string& path) { const GradientWriter writer{path, sample_options(Dtype::f32)}; });
+  }
+  EXPECT_TRUE(holds_old()) << "nothing was captured";
+  ReplacingFile place{file.path(), true};
+  place.write([&](const std::string& path) {
+    GradientWriter writer{path, sample_options(Dtype::f32)};
+    EXPECT_TRUE(holds_old());
+    write_sample_step(writer, 0);
+    place.commit();
+    EXPECT_EQ(GradientReader{file.path()}.steps().size(), 1U);
+    expect_fault(Fault::usage, [&] { expect_replaceable(file.path()); });
+    write_sample_step(writer, 1);
+    writer.close();
+  });
+  EXPECT_EQ(GradientReader{file.path()}.steps().size(), 2U);
+  EXPECT_FALSE(place.replaces());
 }
 
 TEST(GradientWriter, HoldsCallersToTheOrderOfCalls) {
