@@ -30,8 +30,8 @@
 #include "lib/io/utf8.hpp"
 #include "lib/page/records.hpp"
 #include "lib/report/color.hpp"
-#include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
+#include "lib/report/outputs.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool::app {
@@ -185,8 +185,8 @@ void add_measured(Table& predictions, const std::string& path, const std::string
   }
 }
 
-void save_json(const std::string& path, const UsableSteps& reader, const std::vector<std::string>& sources,
-               const std::vector<Table>& tables, const Table& summary) {
+std::string record_text(const UsableSteps& reader, const std::vector<std::string>& sources,
+                        const std::vector<Table>& tables, const Table& summary) {
   nlohmann::ordered_json record;
   record["schema_version"] = 1;
   record["command"] = command_line();
@@ -198,7 +198,7 @@ void save_json(const std::string& path, const UsableSteps& reader, const std::ve
     record["sources"].push_back({{"path", source}, {"sha256", sha256_of_file(source)}});
   record["summary"] = to_json(summary);
   for (const auto& table : tables) record[table.name()] = to_json(table);
-  save_text(path, json_text(record, 2) + "\n");
+  return json_text(record, 2) + "\n";
 }
 
 /// Averages over the chosen tensors, where nothing compresses them: in the type in which the job reduces, else each in
@@ -267,21 +267,25 @@ int analyze(const AnalyzeArguments& options) {
   if (!options.measured.empty()) add_measured(predictions, options.measured, options.file);
   const std::string promises = describe_predictions(predictions);
   if (!promises.empty()) tables.push_back(std::move(predictions));
-  std::string wrote = fmt::format("wrote to {}:", options.out);
+  std::string wrote = fmt::format("wrote to {}:", printable(options.out));
+  Outputs saved;
+  std::size_t count = 0;  // of what was written
   for (const auto& table : tables) {
     expects(std::find(kTableNames.begin(), kTableNames.end(), table.name()) != kTableNames.end(),
             "an analysis writes a table whose path was not checked");
-    save_csv(path_of_table(options, table.name()), table);
-    wrote += " " + table.name() + ".csv";
+    const std::string path = path_of_table(options, table.name());
+    saved.csv(path, table);
+    if (saved.written().size() > count) wrote += " " + table.name() + ".csv";
+    count = saved.written().size();
   }
-  if (!options.csv.empty()) save_csv(options.csv, summary);
-  if (!options.json.empty()) save_json(options.json, reader, sources, tables, summary);
-  for (const auto& path : {options.csv, options.json}) {
-    if (!path.empty() && path != "-") wrote += "; and " + path;
-  }
+  saved.csv(options.csv, summary);
+  if (!options.json.empty()) saved.text(options.json, record_text(reader, sources, tables, summary));
+  for (; count < saved.written().size(); ++count) wrote += "; and " + printable(saved.written()[count]);
   // Data on standard output must stay alone there.
   std::FILE* people = options.json == "-" || options.csv == "-" ? stderr : stdout;
   fmt::print(people, "{}{}{}{}", heading(reader, scope), describe(summary), promises, wrapped(wrote, 100));
+  std::fflush(people);
+  saved.finish();
   return 0;
 }
 

@@ -27,9 +27,11 @@
 #include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/usable_steps.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
+#include "lib/report/outputs.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -226,14 +228,16 @@ int run_against_baseline(const BenchArguments& o) {
   }
   if (mpi_place().size > 1)
     throw Error{Fault::usage, "--baseline starts programs of its own: leave mpirun out, and use --comm threads"};
+  const std::vector<NamedPath> program{{"--baseline", o.baseline}};
+  expect_separate_files(program, std::vector<NamedPath>{{"--json", o.json}});
   return bench_against(o.baseline, o.cycles, o.json, o.markdown);
 }
 
 int run(BenchArguments& o) {
   BenchOptions& bench = o.bench;
   bench.sizes = chosen_sizes(o);
+  bench.codecs = parse_codecs(o.codecs, bench.all_codecs);  // which may have files of their own
   check_paths(o);
-  bench.codecs = parse_codecs(o.codecs, bench.all_codecs);
   bench.received = received_files(o);
   bench.granularities.clear();
   for (const auto& text : o.granularities) {
@@ -307,21 +311,26 @@ int run(BenchArguments& o) {
   const Acceptance acceptable = parse_acceptance(o.max_nmse, o.trained);
   if (acceptable.trials) acceptable.trials->expect_same_model(bench.file, GradientReader{bench.file}.elements());
   bench.command = command_line();
+  const std::initializer_list<NamedPath> outputs{{"--csv", o.csv}, {"--json", o.json}, {"--steps-csv", o.steps_csv}};
+  for (const auto& [option, path] : outputs)
+    if (!path.empty()) bench.outputs += " " + option;
   const BenchReport report = run_bench(bench, [&o](std::span<const ResultRow> rows) {
     // A device or a pipe is left out: what was written to it could not be replaced when the next codec is done.
-    if (!o.csv.empty() && !is_stream(o.csv)) save_csv(o.csv, csv_table(rows));
+    // What fails here is said at the end, and keeps no codec from being measured.
+    if (!is_stream(o.csv)) Outputs{}.csv(o.csv, csv_table(rows));
   });
   if (!report.leads) return 0;
   std::vector<ResultRow> shown;  // of the first seed
   std::copy_if(report.rows.begin(), report.rows.end(), std::back_inserter(shown),
                [&](const ResultRow& row) { return row.seed == bench.seed || row.received(); });
-  if (!o.csv.empty()) save_csv(o.csv, csv_table(report.rows));
+  Outputs saved;
+  saved.csv(o.csv, csv_table(report.rows));
   if (!o.json.empty()) {
     auto whole = record(bench, report);
     if (o.advise && bench.sizes.empty()) whole["advice"] = advice_record(shown, acceptable);
-    save_text(o.json, json_text(whole, 1) + "\n");
+    saved.text(o.json, json_text(whole, 1) + "\n");
   }
-  if (!o.steps_csv.empty()) save_csv(o.steps_csv, steps_table(report.rows));
+  if (!o.steps_csv.empty()) saved.csv(o.steps_csv, steps_table(report.rows));
   if (o.advise) expect_times_of_none(bench, report);
   const bool data_on_stdout = o.csv == "-" || o.json == "-" || o.steps_csv == "-";
   if (report.averaged())
@@ -363,11 +372,10 @@ int run(BenchArguments& o) {
     fmt::print(stderr, "{} {}: {}: {}\n", row.codec.name(), row.tensor,
                inked(name_of(row.status), ink, color_on(stderr)), row.message);
   }
-  std::vector<std::string> wrote{o.csv, o.json, o.steps_csv};
+  std::vector<std::string> wrote = saved.written();
   wrote.insert(wrote.end(), report.written.begin(), report.written.end());
-  for (const auto& path : wrote) {
-    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
-  }
+  for (const auto& path : wrote) fmt::print(stderr, "wrote {}\n", printable(path));
+  saved.finish();
   if (o.csv.empty() && o.json.empty() && o.steps_csv.empty())
     fmt::print(stderr, "nothing written: --csv FILE and --json FILE keep all columns\n");
   if (report.interrupted) {
@@ -478,6 +486,8 @@ Subcommand add_bench(CLI::App& root) {
   app->add_option("--max-noise", b.stop.max_noise, "Relative deviation of the mean to reach")->capture_default_str();
   app->add_option("--timeout", b.stop.timeout_seconds,
                   "Seconds of sampling for a row at most [20 steps' time, 0.25 to 5 s; 30 s for all rows]");
+  for (const char* until : {"--min-samples", "--max-noise", "--timeout"})
+    app->get_option(until)->excludes("--iters");  // which ends the sampling by itself
   app->add_option("--seed", o->seed, "Of the codecs' random draws, 0 to 2^64 - 1")->capture_default_str();
   app->add_option("--seeds", o->seeds,
                   "Or several, as 1,2,3: all is benched once for each, in rows that the column seed tells apart")

@@ -10,8 +10,8 @@
 #include "apps/subcommands.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/throw_error.hpp"
-#include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
+#include "lib/report/outputs.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -37,9 +37,12 @@ int run(CompareArguments& o) {
     throw_error(Fault::usage, "{} and {} have no row in common: they are of {}", o.a, o.b,
                 other.empty() ? "other codecs, parameters, granularities, ranks or captures" : other);
   }
-  if (!o.json.empty()) save_text(o.json, json_text(to_json(comparison, o.compare), 1) + "\n");
-  if (!o.markdown.empty()) save_text(o.markdown, to_markdown(comparison, o.all));
+  Outputs outputs;
+  if (!o.json.empty()) outputs.text(o.json, json_text(to_json(comparison, o.compare), 1) + "\n");
+  if (!o.markdown.empty()) outputs.text(o.markdown, to_markdown(comparison, o.all));
   if (o.json != "-" && o.markdown != "-") fmt::print("{}", to_text(comparison, o.all));
+  std::fflush(stdout);
+  outputs.finish();
   return comparison.regression() ? static_cast<int>(Fault::check) : 0;
 }
 

@@ -70,6 +70,7 @@ void expect_readable(std::istringstream& text, const std::string& path) {
 }
 
 void read_config(CLI::App& command, const std::string& path) {
+  remember_input({"--config", path});
   constexpr std::uint64_t kMostBytes = 1 << 20;
   std::istringstream text{read_file(path, kMostBytes, "--config " + path)};
   expect_readable(text, path);

@@ -17,8 +17,8 @@
 #include "lib/core/text.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/utf8.hpp"
-#include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
+#include "lib/report/outputs.hpp"
 #include "lib/report/progress.hpp"
 #include "lib/report/table.hpp"
 
@@ -296,7 +296,7 @@ void print_summary(const Summary& summary, bool all) {
   const FileInfo& info = reader.info();
   const auto& steps = reader.steps();
   const auto line = [](const char* label, const std::string& text) { fmt::print("  {:<14}{}\n", label, text); };
-  fmt::print("{}\n", reader.path());
+  fmt::print("{}\n", printable(reader.path()));
   line("complete", info.complete ? "yes" : "no: " + why_incomplete(reader));
   line("schema", fmt::format("gradtool.gradients {}", info.schema_version));
   line("producer", or_unknown(info.producer));
@@ -332,8 +332,9 @@ void print_summary(const Summary& summary, bool all) {
     const TensorInfo& tensor = reader.tensors()[t];
     std::string also = tensor.has_second_moment ? "second moment" : "";
     if (tensor.has_weight) also += also.empty() ? "weight" : ", weight";
-    rows.push_back({text("tensor"), text("name"), text("kind"), text("shape"), or_dash(printable(text("layout"))),
-                    text("elements"), text("dtype"), or_dash(text("non_finite")), or_dash(also)});
+    rows.push_back({text("tensor"), printable(text("name")), text("kind"), text("shape"),
+                    or_dash(printable(text("layout"))), text("elements"), text("dtype"), or_dash(text("non_finite")),
+                    or_dash(also)});
   }
   fmt::print("\n{}", format_rows({"#", "name", "kind", "shape", "layout", "elements", "dtype", "non-finite", "also"},
                                  rows, {true, false, false, false, false, true, false, true, false}));
@@ -349,11 +350,12 @@ int run(const InfoArguments& options) {
   expect_outputs_spare_sources(reader.sources(), {{"--json", options.json}, {"--csv", options.csv}});
   const Summary summary = summarize(reader, options.scan || (!options.quick && values_of(reader) <= kMostScanned));
   if (options.json != "-" && options.csv != "-") print_summary(summary, options.all);
-  if (!options.json.empty()) save_text(options.json, json_text(summary_json(summary), 2) + "\n");
-  if (!options.csv.empty()) save_csv(options.csv, tensor_table(summary));
-  for (const auto& path : {options.json, options.csv}) {
-    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
-  }
+  std::fflush(stdout);
+  Outputs outputs;
+  if (!options.json.empty()) outputs.text(options.json, json_text(summary_json(summary), 2) + "\n");
+  if (!options.csv.empty()) outputs.csv(options.csv, tensor_table(summary));
+  for (const auto& path : outputs.written()) fmt::print(stderr, "wrote {}\n", printable(path));
+  outputs.finish();
   return 0;
 }
 

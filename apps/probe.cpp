@@ -14,10 +14,12 @@
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/model/network.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
+#include "lib/report/outputs.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -127,19 +129,20 @@ int run(ProbeArguments& o) {
     if (!path.empty() && mpi_place().rank == 0) expect_writable(path);  // now, not after minutes of measuring
   }
   probe.command = command_line();
+  probe.outputs = std::string{o.out.empty() ? "" : " --out"} + (o.csv.empty() ? "" : " --csv");
   const ProbeReport report = run_probe(probe);
   if (report.interrupted) {
     if (report.leads) fmt::print(stderr, "interrupted: nothing written\n");
     return kInterrupted;
   }
   if (!report.leads) return 0;
-  if (!o.csv.empty()) save_csv(o.csv, to_table(probe, report));
-  if (!o.out.empty()) save_text(o.out, json_text(record(probe, report, name), 1) + "\n");
+  Outputs outputs;
+  outputs.csv(o.csv, to_table(probe, report));
+  outputs.text(o.out, json_text(record(probe, report, name), 1) + "\n");
   if (o.out != "-" && o.csv != "-") fmt::print("{}", terminal_text(probe, report));
   std::fflush(stdout);
-  for (const auto& path : {o.out, o.csv}) {
-    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
-  }
+  for (const auto& path : outputs.written()) fmt::print(stderr, "wrote {}\n", printable(path));
+  outputs.finish();
   if (o.out.empty() && o.csv.empty())
     fmt::print(stderr, "nothing written: -o net.json makes a network for bench --network net.json\n");
   return 0;

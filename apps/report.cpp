@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -60,6 +61,13 @@ int run(const ReportArguments& options) {
   if (options.nodes) figures.nodes = parse_node_counts(*options.nodes);
   if (html || words) expect_writable(out);
   const Page page = make_page(options.paths, figures, command_line());
+  const bool about_codecs = options.max_nmse || options.nodes || !options.networks.empty() || !options.trained.empty();
+  if (about_codecs && std::none_of(page.sections.begin(), page.sections.end(),
+                                   [](const auto& section) { return section.kind == "bench"; })) {
+    throw Error{Fault::usage,
+                "--network, --nodes, --max-nmse and --trained are about records of gradtool bench, and none is among "
+                "the inputs"};
+  }
   if (words) {
     save_text(out, text_of(page));
     if (out != "-") fmt::print(stderr, "wrote {}\n", out);

@@ -19,8 +19,10 @@
 #include "lib/core/files.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/io/gradient_file.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/csv.hpp"
+#include "lib/report/outputs.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -104,8 +106,9 @@ int run(TuneArguments& o) {
     fmt::print(stderr, "interrupted: nothing written\n");
     return kInterrupted;
   }
-  if (!o.csv.empty()) save_csv(o.csv, csv_table(report.bench.rows));
-  if (!o.json.empty()) save_text(o.json, json_text(tune_record(o.tune, report), 1) + "\n");
+  Outputs saved;
+  saved.csv(o.csv, csv_table(report.bench.rows));
+  if (!o.json.empty()) saved.text(o.json, json_text(tune_record(o.tune, report), 1) + "\n");
   const bool data_on_stdout = o.csv == "-" || o.json == "-";
   if (report.bench.averaged())
     print_warning(
@@ -114,9 +117,8 @@ int run(TuneArguments& o) {
   const Style style = o.markdown ? Style::markdown : color_on(people) ? Style::colored : Style::plain;
   fmt::print(people, "{}", tune_text(o.tune, report, style));
   std::fflush(stdout);
-  for (const auto& path : {o.csv, o.json}) {
-    if (!path.empty() && path != "-") fmt::print(stderr, "wrote {}\n", path);
-  }
+  for (const auto& path : saved.written()) fmt::print(stderr, "wrote {}\n", printable(path));
+  saved.finish();
   return report.bench.failed ? static_cast<int>(Fault::check) : 0;
 }
 

@@ -54,6 +54,7 @@ void add_options(std::vector<Fact>& facts, const BenchOptions& options) {
   facts.push_back({"--steps", steps ? fmt::format("{}:{}", steps->first, steps->last) : "all"});
   facts.push_back({"--check", yes(options.check)});
   facts.push_back({"--hot", yes(options.hot)});
+  facts.push_back({"the list of outputs", options.outputs.empty() ? " none" : options.outputs});
   facts.push_back({"--layers", options.layers.empty() ? "all" : options.layers});
   const auto& rule = options.update_rule;
   facts.push_back({"--update-error", !rule ? "off"

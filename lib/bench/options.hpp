@@ -107,6 +107,7 @@ struct BenchOptions {
   std::string reconstruction;                  ///< file to write; empty: none
   std::string payloads;                        ///< folder to write the codec's payloads to; empty: none
   std::string command;                         ///< as given, for the record
+  std::string outputs;                         ///< the options of outputs that were given, which ranks must have alike
 
   /// The way in which ranks that are processes reach each other.
   [[nodiscard]] ProcessComm processes() const { return {comm, udp}; }

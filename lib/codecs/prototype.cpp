@@ -16,6 +16,7 @@
 #include "kernels/vector.hpp"
 #include "lib/codecs/interpreter.hpp"
 #include "lib/codecs/reducer.hpp"
+#include "lib/core/files.hpp"
 #include "lib/core/scratch.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
@@ -544,6 +545,7 @@ PrototypeText read_prototype(std::string_view text) {
                 text);
   // A socket lies in a folder of its own, which tells nobody anything.
   const std::string shown = file.starts_with('@') ? "@" + file.substr(file.rfind('/') + 1) : file;
+  if (!file.starts_with('@')) remember_input({"--codec", file});
   const Prototype& prototype = Prototype::read(shown, file, cls);
   return {&prototype.descriptor(), fmt::format("file={}{}{}", shown, cls.empty() ? "" : ",cls=" + cls, others)};
 }

@@ -69,11 +69,20 @@ void add(std::vector<KnownFile>& files, std::span<const NamedPath> paths) {
   }
 }
 
+std::vector<NamedPath>& remembered() {
+  static std::vector<NamedPath> inputs;
+  return inputs;
+}
+
 std::string described(const KnownFile& file) {
   return file.standard ? file.name.option : file.name.option + " '" + file.name.path + "'";
 }
 
 }  // namespace
+
+void remember_input(const NamedPath& input) {
+  remembered().push_back(input);
+}
 
 std::string random_name() {
   std::random_device entropy;
@@ -102,6 +111,7 @@ void expect_separate_files(std::span<const NamedPath> inputs, std::span<const Na
   add(written, outputs);
   std::vector<KnownFile> read;
   add(read, inputs);
+  add(read, remembered());
   for (std::size_t i = 0; i < written.size(); ++i) {
     const KnownFile& output = written[i];
     for (const KnownFile& input : read) {
@@ -202,6 +212,16 @@ bool is_hdf5(const std::string& path) {
   return false;
 }
 
+/// Throws Fault::usage where `path` is an input that remember_input was told of.
+void expect_no_input(const std::string& path) {
+  const auto identity = identity_of(path);
+  for (const NamedPath& input : remembered()) {
+    if (!identity || identity_of(input.path) != identity) continue;
+    throw Error{Fault::usage, "'" + path + "' is the same file as the input " + input.option + " '" + input.path +
+                                  "', which it would destroy; write to another file"};
+  }
+}
+
 }  // namespace
 
 OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
@@ -214,6 +234,7 @@ OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
     return;
   }
   if (exists && access(path_.c_str(), W_OK) != 0) fail(std::strerror(errno));  // renaming would replace it all the same
+  if (exists) expect_no_input(path_);
   if (exists && is_hdf5(path_)) {
     throw Error{
         Fault::usage,

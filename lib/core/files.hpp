@@ -15,6 +15,10 @@ struct NamedPath {
   std::string path;
 };
 
+/// Makes a file an input of this process for expect_separate_files and every OutputFile: a configuration, a program or
+/// the source of a prototype, which is read where no command lists its inputs. Not thread-safe.
+void remember_input(const NamedPath& input);
+
 /// Throws Fault::usage when an output is the same file as an input or as another option's output, however the two are
 /// spelled: through links, hard links or "..", and also where the file is not there yet. Opens nothing. Standard output
 /// and standard error count as outputs where they are files. Ignored are empty paths, and devices and pipes, which

@@ -87,7 +87,8 @@ std::vector<Fact> facts_of(const ProbeOptions& options) {
           {"--iters", fmt::to_string(options.samples)},
           {"--rounds", fmt::to_string(options.rounds)},
           {"--warmup-iters", fmt::to_string(options.warmup)},
-          {"--timeout", fmt::to_string(options.row_seconds)}};
+          {"--timeout", fmt::to_string(options.row_seconds)},
+          {"the list of outputs", options.outputs.empty() ? " none" : options.outputs}};
 }
 
 /// The machines of the job, from how many processes each process has on its own.

@@ -30,6 +30,7 @@ struct ProbeOptions {
   std::size_t warmup = 5;    ///< operations before the samples of a round; fewer than in a sample
   double row_seconds = 8.0;  ///< after so long a row gets no more samples
   std::string command;       ///< as given, for the record
+  std::string outputs;       ///< the options of outputs that were given, which ranks must have alike
 
   /// The transport between ranks that are processes. GPUs meet through MPI.
   [[nodiscard]] ProcessComm processes() const { return {comm == "udp" ? comm : "mpi", udp}; }

@@ -102,6 +102,7 @@ def different_jobs(folder):
              ([a, *topk, "--network", "10gbe:node=2,inner=nvlink"], [a, *topk, "--network", "10gbe"], "ranks of a machine", "'2'", "'1'"),
              ([copy("reduced.h5", lambda f: f.attrs.__setitem__("reduce_dtype", "bfloat16")), *topk], [a, *topk], "reduce_dtype", "bf16", "none"),
              ([a, *topk, "--network", "10gbe"], [a, *topk, "--network", "10gbe", "--payloads", f"{folder}/p"], "--payloads", "yes", "no"),
+             ([a, *topk], [a, *topk, "--csv", f"{folder}/lost.csv"], "outputs", "none", "--csv"),
              ([copy("half.h5", dtype="bf16"), *topk], [copy("wide.h5", widened), *topk], "tensor 0", "bf16", "f32"),
              ([a, *topk], [a, *topk, "--check", "0"], "--check", "yes", "no"),
              ([a, *topk], [a, *topk, "--timing", "isolated"], "--timing", "isolated", "both"),

@@ -247,6 +247,55 @@ def check_what_is_replaced_stays_until_the_new_one_is_whole(folder):
     assert kept.read_bytes() == before and alone() and not (folder / "view.h5").exists()
 
 
+def check_outputs_spare_what_is_read_elsewhere(folder):
+    """A configuration, a program and the source of a prototype are inputs, although no option of the command lists them."""
+    def spares(path, *arguments):
+        before = path.read_bytes()
+        refused(2, arguments, path.name, "would destroy")
+        assert path.read_bytes() == before
+
+    config = folder / "k.toml"
+    config.write_text("color='never'\n")
+    record = folder / "r.json"
+    done("bench", SAMPLE, "--codec", "fp16", "-n", "1", "--json", record)
+    for arguments in (["info", SAMPLE, "--json"], ["info", SAMPLE, "--csv"], ["list", "--json"], ["bench", SAMPLE, "--codec", "fp16", "-n", "1", "--csv"],
+                      ["bench", SAMPLE, "--codec", "fp16", "-n", "1", "--steps-csv"], ["compare", record, record, "--json"], ["merge", SAMPLE, "--force", "-o"],
+                      ["analyze", SAMPLE, "--only", "losses", "--out", folder / "an", "--json"]):
+        spares(config, *arguments, config, "--config", config)
+    table = folder / "losses.csv"
+    config.rename(table)
+    spares(table, "analyze", SAMPLE, "--only", "losses", "--out", folder, "--config", table)
+    prototype = folder / "mine.py"
+    prototype.write_text("class Nothing:\n    pass\n")
+    result = run("bench", SAMPLE, "--codec", f"python:{prototype}", "-n", "1", "--csv", prototype)
+    assert result.returncode != 0 and prototype.read_text().startswith("class"), result
+    program = folder / "program"
+    program.write_bytes(pathlib.Path(GRADTOOL).read_bytes())
+    spares(program, "bench", SAMPLE, "--codec", "fp16", "-n", "1", "--baseline", program, "--json", program)
+
+
+def check_one_output_that_fails_keeps_no_other(folder):
+    """The table, and files on another disk, are there where one output finds no room."""
+    bench = ("bench", SAMPLE, "--codec", "fp16", "-n", "1")
+    for arguments, words in (((*bench, "--csv"), "fp16"), (("info", SAMPLE, "--csv"), "fc1.weight"),
+                             (("analyze", SAMPLE, "--only", "losses", "--out", folder / "an", "--csv"), "losses.csv")):
+        kept = folder / "kept.json"
+        result = run(*arguments, "/dev/full", "--json", kept)
+        assert result.returncode == 4 and "No space left" in result.stderr and words in result.stdout, result
+        assert json.loads(kept.read_text())
+        kept.unlink()
+
+
+def check_options_without_effect(folder):
+    """An option that does nothing here is refused and not ignored."""
+    for more in (("--max-noise", "0.1"), ("--timeout", "1"), ("--min-samples", "5")):
+        refused(2, ["bench", SAMPLE, "--codec", "fp16", "-n", "1", *more], more[0])
+    if HAS_REPORT:
+        done("analyze", SAMPLE, "--only", "losses", "--out", folder / "an")
+        for more in (("--max-nmse", "0.1"), ("--network", "1gbe"), ("--nodes", "4")):
+            refused(2, ["report", folder / "an", "-o", folder / "p.html", *more], "records of gradtool bench")
+
+
 with tempfile.TemporaryDirectory() as name:
     top = pathlib.Path(name)
     bench = top / "bench.json"
@@ -257,7 +306,8 @@ with tempfile.TemporaryDirectory() as name:
         own = place / "bench.json"
         own.write_bytes(bench.read_bytes())
         check(place, own)
-    for check in (check_trials, check_trainings, check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole):
+    for check in (check_trials, check_trainings, check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole,
+                  check_outputs_spare_what_is_read_elsewhere, check_one_output_that_fails_keeps_no_other, check_options_without_effect):
         place = top / check.__name__
         place.mkdir()
         check(place)
