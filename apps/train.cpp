@@ -1,5 +1,4 @@
 #include "lib/train/train.hpp"
-#include "lib/report/json.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +10,9 @@
 #include "apps/subcommands.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/throw_error.hpp"
-#include "lib/report/csv.hpp"
+#include "lib/io/utf8.hpp"
+#include "lib/report/json.hpp"
+#include "lib/report/outputs.hpp"
 
 namespace gradtool::app {
 namespace {
@@ -55,12 +56,18 @@ int run(TrainArguments& o, const CLI::App& app) {
   const TrainReport report = run_train(options, facts);
   if (!report.leads) return 0;
   const auto path = [&](const char* name) { return (std::filesystem::path{options.out} / name).string(); };
-  save_csv(path("train.csv"), train_table(options, report));
-  save_csv(path("summary.csv"), train_summary(options, report));
-  save_text(path("train.json"), json_text(train_record(options, report, facts), 1) + "\n");
+  if (report.kept_old) {
+    fmt::print(stderr, "interrupted before a first result: '{}' stays as it was\n", printable(options.out));
+    return kInterrupted;
+  }
+  Outputs outputs;
+  outputs.csv(path("train.csv"), train_table(options, report));
+  outputs.csv(path("summary.csv"), train_summary(options, report));
+  outputs.text(path("train.json"), json_text(train_record(options, report, facts), 1) + "\n");
   fmt::print("{}", train_text(options, report));
   std::fflush(stdout);
-  for (const char* name : {"train.csv", "summary.csv", "train.json"}) fmt::print(stderr, "wrote {}\n", path(name));
+  for (const auto& written : outputs.written()) fmt::print(stderr, "wrote {}\n", printable(written));
+  outputs.finish();
   if (!report.interrupted) return 0;
   fmt::print(stderr, "interrupted: the same command with --resume goes on\n");
   return kInterrupted;

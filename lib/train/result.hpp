@@ -78,7 +78,8 @@ struct TrainReport {
   std::uint64_t elements = 0;  ///< of the model
   std::int64_t steps_per_epoch = 0;
   bool interrupted = false;
-  bool leads = true;  ///< false on all processes of a job but the first
+  bool leads = true;      ///< false on all processes of a job but the first
+  bool kept_old = false;  ///< stopped before a first result, so that what --force was to replace is there again
 };
 
 /// The factor of the learning rate with which the codec did best in the first seed: by its accuracy on the test set, or

@@ -1,8 +1,13 @@
 #include "lib/train/train.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -49,19 +54,69 @@ void expect_same_settings(const fs::path& folder, const std::vector<Fact>& facts
   }
 }
 
+constexpr const char* kReplaced = ".replaced";  ///< folder of what --force replaces, until there is a new result
+constexpr std::array<const char*, 4> kResults{kSettings, "train.csv", "summary.csv", "train.json"};
+
 void remove_results(const fs::path& folder) {
-  for (const char* name : {kSettings, "train.csv", "summary.csv", "train.json"}) fs::remove(folder / name);
+  for (const char* name : kResults) fs::remove(folder / name);
   std::error_code no_folder;
   for (const auto& entry : fs::directory_iterator{folder / kCheckpoints, no_folder}) {
     if (entry.path().extension() == kCheckpointEnding) fs::remove(entry.path());
   }
 }
 
+void move_results(const fs::path& from, const fs::path& to) {
+  fs::create_directories(to);
+  for (const char* name : kResults) {
+    if (fs::exists(from / name)) fs::rename(from / name, to / name);
+  }
+  if (fs::exists(from / kCheckpoints)) fs::rename(from / kCheckpoints, to / kCheckpoints);
+}
+
+/// Puts back what a --force was to replace, where there is such a thing: without a new result, or after a kill before
+/// one.
+void restore_replaced(const fs::path& folder) {
+  const fs::path replaced = folder / kReplaced;
+  if (!fs::exists(replaced)) return;
+  remove_results(folder);
+  std::error_code ignored;
+  fs::remove(folder / kCheckpoints, ignored);
+  move_results(replaced, folder);
+  fs::remove(replaced, ignored);
+}
+
+/// Keeps other trainings out of a folder as long as it lives, where the file system has locks.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  /// Throws Fault::usage where another one has the folder.
+  explicit FolderLock(const fs::path& folder) : descriptor_{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)} {
+    if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+    close(descriptor_);
+    refuse_folder(fmt::format("--out '{}': another gradtool train writes there; wait for it, or choose another folder",
+                              folder.string()));
+  }
+  FolderLock(FolderLock&& other) noexcept : descriptor_{std::exchange(other.descriptor_, -1)} {}
+  FolderLock& operator=(FolderLock&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~FolderLock() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
 /// Makes the folder ready, on one process. Returns whether it begins anew there.
-bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts) {
+bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts, FolderLock& lock) {
   const fs::path folder{options.out};
   try {
-    if (fs::exists(folder) && !fs::is_empty(folder)) {
+    fs::create_directories(folder);
+    lock = FolderLock{folder};
+    restore_replaced(folder);
+    if (!fs::is_empty(folder)) {
       if (options.resume) {
         expect_same_settings(folder, facts);
         return false;
@@ -70,7 +125,7 @@ bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts)
         refuse_folder(
             fmt::format("--out '{}' exists already; --resume goes on with it, --force replaces it", options.out));
       }
-      remove_results(folder);
+      move_results(folder, folder / kReplaced);
     }
     fs::create_directories(folder / kCheckpoints);
   } catch (const fs::filesystem_error& error) {
@@ -78,7 +133,12 @@ bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts)
   }
   nlohmann::ordered_json settings{{"format", "gradtool.train.settings"}, {"command", options.command}};
   for (const auto& fact : facts) settings["settings"][fact.what] = fact.value;
-  save_text((folder / kSettings).string(), json_text(settings, 1) + "\n");
+  try {
+    save_text((folder / kSettings).string(), json_text(settings, 1) + "\n");
+  } catch (...) {
+    restore_replaced(folder);
+    throw;
+  }
   if (options.resume) fmt::print(stderr, "there is no training in '{}' yet: it begins\n", options.out);
   return true;
 }
@@ -105,16 +165,22 @@ class Training {
   }
 
   /// Runs everything. If the first run cannot even begin, on a device that is not there or with data that the model
-  /// does not take, the folder is removed again, so that it is not in the way of the corrected command.
+  /// does not take, the folder is removed again, so that it is not in the way of the corrected command, and what
+  /// --force was to replace is there again.
   TrainReport run() {
+    const fs::path folder{options_.out};
     try {
-      return run_all();
+      TrainReport report = run_all();
+      report.kept_old = new_folder_ && fs::exists(folder / kReplaced);
+      if (report.kept_old) restore_replaced(folder);
+      return report;
     } catch (...) {
       std::error_code ignored;
-      if (new_folder_ && fs::is_empty(fs::path{options_.out} / kCheckpoints, ignored) && !ignored) {
-        remove_results(options_.out);
-        for (const fs::path& empty : {fs::path{options_.out} / kCheckpoints, fs::path{options_.out}})
-          fs::remove(empty, ignored);
+      if (new_folder_ && fs::exists(folder / kReplaced, ignored)) {
+        restore_replaced(folder);
+      } else if (new_folder_ && fs::is_empty(folder / kCheckpoints, ignored) && !ignored) {
+        remove_results(folder);
+        for (const fs::path& empty : {folder / kCheckpoints, folder}) fs::remove(empty, ignored);
       }
       throw;
     }
@@ -148,7 +214,7 @@ class Training {
   /// On the processes of a job: all must have been asked the same. One of them makes the folder.
   void join(const std::vector<Fact>& facts) {
     if (!across_processes_) {
-      new_folder_ = prepare_folder(options_, facts);
+      new_folder_ = prepare_folder(options_, facts, lock_);
       return;
     }
     report_.leads = mpi_place().rank == 0;
@@ -156,6 +222,9 @@ class Training {
     // The file of a network is the first rank's business, as all that is modelled.
     std::vector<Fact> shared = facts;
     std::erase_if(shared, [](const Fact& fact) { return fact.what == "--network"; });
+    shared.push_back({"--out", options_.out});
+    shared.push_back({"--force", options_.force ? "given" : "not given"});
+    shared.push_back({"--resume", options_.resume ? "given" : "not given"});
     run_processes(
         options_.processes(),
         [&](Communicator<Space::host>& comm) {
@@ -166,7 +235,7 @@ class Training {
             different = error;
             return;
           }
-          if (comm.rank() == 0) new_folder_ = prepare_folder(options_, facts);
+          if (comm.rank() == 0) new_folder_ = prepare_folder(options_, facts, lock_);
           comm.barrier({});
         },
         options_.comm_timeout);
@@ -238,7 +307,10 @@ class Training {
     return report_.runs[here].status;
   }
 
-  void save_rows() const { save_csv((fs::path{options_.out} / "train.csv").string(), train_table(options_, report_)); }
+  void save_rows() const {
+    save_csv((fs::path{options_.out} / "train.csv").string(), train_table(options_, report_));
+    if (std::error_code ignored; new_folder_) fs::remove_all(fs::path{options_.out} / kReplaced, ignored);
+  }
 
   const TrainOptions& options_;
   bool across_processes_;
@@ -246,6 +318,7 @@ class Training {
   std::optional<Dataset> test_set_;
   std::int64_t steps_ = 0;
   bool new_folder_ = false;  ///< made by this process, or emptied
+  FolderLock lock_;
   TrainReport report_;
 };
 

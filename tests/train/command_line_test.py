@@ -2,8 +2,10 @@
 """train as a user meets it: the same numbers twice, divergence, folders that are there, mistakes.
 Usage: command_line_test.py GRADTOOL"""
 import csv
+import fcntl
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -13,10 +15,10 @@ from example import check, compare, hashes, rows, run, write_data
 program = os.path.abspath(sys.argv[1])
 
 
-def train(*arguments):
+def train(*arguments, **options):
     common = {"--model": "lenet5", "--workers": "2", "--batch-size": "8", "--threads": "1"}
     given = [word for key, value in common.items() if key not in arguments for word in (key, value)]
-    return run(program, "train", *given, *arguments)
+    return run(program, "train", *given, *arguments, **options)
 
 
 def refused(status, words, *arguments):
@@ -86,6 +88,24 @@ with tempfile.TemporaryDirectory() as folder:
     check(done.returncode == 0 and os.path.exists(notes), f"{done}")  # what is not ours stays
     check(made != os.stat(os.path.join(out, "checkpoints/0-none-seed1.checkpoint")).st_mtime_ns, "--force did not train again")
     compare(out, expected, "trained twice")
+
+    # The results that --force replaces are there until there is a new result: with no room for one, and after a kill before it.
+    full = train(*command, "--out", out, "--force", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)))
+    check(full.returncode == 4, f"{full}")
+    compare(out, expected, "no room for a new training")
+    aside = os.path.join(out, ".replaced")
+    os.mkdir(aside)
+    for name in ("settings.json", "train.csv", "summary.csv", "train.json", "checkpoints"):
+        os.rename(os.path.join(out, name), os.path.join(aside, name))
+    refused(2, ["exists already"], *command, "--out", out)
+    check(not os.path.exists(aside), "what was set aside is not put back")
+    compare(out, expected, "put back")
+    held = os.open(out, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    for more in ((), ("--force",), ("--resume",)):
+        refused(2, ["another gradtool train writes there"], *command, "--out", out, *more)
+    os.close(held)
+    compare(out, expected, "refused beside another one")
     path = os.path.join(out, "checkpoints/1-topk-seed2.checkpoint")
     with open(path, "r+b") as file:
         file.seek(5000)
