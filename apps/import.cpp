@@ -10,6 +10,7 @@
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/io/schema.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool::app {
@@ -42,10 +43,10 @@ int run(ImportArguments& o) {
     fmt::print(stderr, "interrupted: nothing written\n");
     return kInterrupted;
   }
-  fmt::print("Wrote {}: {} file{}, {} step{}{}, {} worker{}, {} tensor{} with {} elements, {}\n", options.out,
-             report.files, report.files == 1 ? "" : "s", report.steps, report.steps == 1 ? "" : "s",
-             report.interrupted ? " (stopped early: not complete)" : "", report.workers, report.workers == 1 ? "" : "s",
-             report.tensors, report.tensors == 1 ? "" : "s", report.elements,
+  fmt::print("Wrote {}: {} file{}, {} step{}{}, {} worker{}, {} tensor{} with {} elements, {}\n",
+             printable(options.out), report.files, report.files == 1 ? "" : "s", report.steps,
+             report.steps == 1 ? "" : "s", report.interrupted ? " (stopped early: not complete)" : "", report.workers,
+             report.workers == 1 ? "" : "s", report.tensors, report.tensors == 1 ? "" : "s", report.elements,
              human_bytes(static_cast<double>(report.bytes)));
   return report.interrupted ? kInterrupted : 0;
 }

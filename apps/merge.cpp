@@ -9,6 +9,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool::app {
@@ -29,12 +30,12 @@ int run(MergeOptions options) {
   });
   bar.reset();
   for (const auto& note : report.notes) fmt::print(stderr, "{}\n", note);
-  for (std::size_t i = 0; i < report.files.size(); ++i) fmt::print("  file {}: {}\n", i, report.files[i]);
+  for (std::size_t i = 0; i < report.files.size(); ++i) fmt::print("  file {}: {}\n", i, printable(report.files[i]));
   if (report.interrupted && report.steps == 0) {
     fmt::print(stderr, "interrupted: nothing written\n");
     return kInterrupted;
   }
-  fmt::print("Wrote {}: {} step{}{}, {} worker{}, {} tensors, {}{}\n", options.out, report.steps,
+  fmt::print("Wrote {}: {} step{}{}, {} worker{}, {} tensors, {}{}\n", printable(options.out), report.steps,
              report.steps == 1 ? "" : "s", report.interrupted ? " (stopped early: not complete)" : "", report.workers,
              report.workers == 1 ? "" : "s", report.tensors, human_bytes(static_cast<double>(report.bytes)),
              options.copy ? "" : "; it refers to these files: keep them beside it");

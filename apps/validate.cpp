@@ -7,6 +7,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
 #include "lib/io/gradient_file.hpp"
+#include "lib/io/utf8.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/progress.hpp"
 
@@ -55,11 +56,11 @@ std::vector<std::string> warnings(const GradientReader& reader) {
 int run(const ValidateArguments& options) {
   const GradientReader reader{options.file};
   const auto found = warnings(reader);
-  fmt::print("{}: conforms to gradient file schema {}: steps {}, workers {}, tensors {}, elements {}\n", reader.path(),
-             reader.info().schema_version, reader.steps().size(), reader.workers(), reader.tensors().size(),
-             reader.elements());
+  fmt::print("{}: conforms to gradient file schema {}: steps {}, workers {}, tensors {}, elements {}\n",
+             printable(reader.path()), reader.info().schema_version, reader.steps().size(), reader.workers(),
+             reader.tensors().size(), reader.elements());
   for (const auto& warning : found)
-    fmt::print("{}: {} {}\n", reader.path(), inked("warning:", Ink::warning, color_on(stdout)), warning);
+    fmt::print("{}: {} {}\n", printable(reader.path()), inked("warning:", Ink::warning, color_on(stdout)), warning);
   return options.strict && !found.empty() ? static_cast<int>(Fault::check) : 0;
 }
 

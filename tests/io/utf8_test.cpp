@@ -24,6 +24,11 @@ TEST(Utf8, ControlCharactersAreSeenAndShown) {
   EXPECT_TRUE(has_control("a\nb"));
   EXPECT_TRUE(has_control("a\x7f"));
   EXPECT_EQ(printable("a\nb\x1b[31m"), "a\\x0ab\\x1b[31m");
+  EXPECT_EQ(printable("\u009b31m\u202ea\u2028"), "\\xc2\\x9b31m\\xe2\\x80\\xaea\\xe2\\x80\\xa8")
+      << "C1, directions and line ends";
+  EXPECT_EQ(printable("a\xff\xc3\xa4\u20ac\xf0\x9f\x98\x80\xe2\x80"), "a\\xff\xc3\xa4\u20ac\xf0\x9f\x98\x80\\xe2\\x80");
+  EXPECT_TRUE(has_control("a\u0085b"));
+  EXPECT_FALSE(has_control("\u00a0\u00c2"));
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ def producer(what: str) -> str:
 def is_valid_name(name: str) -> bool:
     """Whether a tensor may be called so."""
     encoded = name.encode(errors="replace")
-    return 1 <= len(encoded) <= 1024 and not any(byte < 32 or byte == 127 for byte in encoded) and encoded.decode() == name
+    return 1 <= len(encoded) <= 1024 and not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name) and encoded.decode() == name
 
 
 def part_of_mixture(name: str, shape: tuple) -> Optional[str]:
