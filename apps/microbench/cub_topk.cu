@@ -17,12 +17,12 @@ struct Magnitude {
 void run(void* temporary, std::size_t& bytes, const float* x, std::size_t n, std::size_t k, float* magnitudes,
          std::uint32_t* places, cudaStream_t stream) {
   // The only kind that CCCL 3.3 has: any of equal keys, in any order.
-  const auto any = cuda::execution::require(cuda::execution::determinism::not_guaranteed,
-                                            cuda::execution::output_ordering::unsorted);
-  GT_CUDA(cub::DeviceTopK::MaxPairs(temporary, bytes, cuda::transform_iterator{x, Magnitude{}}, magnitudes,
-                                    cuda::counting_iterator<std::uint32_t>{0}, places, static_cast<std::int64_t>(n),
+  const auto any = ::cuda::execution::require(::cuda::execution::determinism::not_guaranteed,
+                                              ::cuda::execution::output_ordering::unsorted);
+  GT_CUDA(cub::DeviceTopK::MaxPairs(temporary, bytes, ::cuda::transform_iterator{x, Magnitude{}}, magnitudes,
+                                    ::cuda::counting_iterator<std::uint32_t>{0}, places, static_cast<std::int64_t>(n),
                                     static_cast<std::int64_t>(k),
-                                    cuda::std::execution::env{cuda::stream_ref{stream}, any}));
+                                    ::cuda::std::execution::env{::cuda::stream_ref{stream}, any}));
 }
 
 }  // namespace
