@@ -13,7 +13,8 @@
 namespace gradtool {
 namespace {
 
-constexpr std::uint64_t kChunk = std::uint64_t{16} << 20;  ///< bytes that are read at a time
+constexpr std::uint64_t kChunk = std::uint64_t{16} << 20;     ///< bytes that are read at a time
+constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;  ///< of a file that is read as a whole
 gzFile handle(void* file) {
   return static_cast<gzFile>(file);
 }
@@ -69,8 +70,13 @@ std::vector<std::uint8_t> ByteFile::read_many(std::uint64_t count, const char* w
 }
 
 std::vector<std::uint8_t> ByteFile::read_all() {
+  const auto limit = [&](std::uint64_t size) {
+    if (size >= kMostBytes) throw_error(Fault::data, "'{}' has 4 GiB or more; give a part of it", path_);
+  };
+  limit(std::filesystem::file_size(path_));
   std::vector<std::uint8_t> bytes;
   for (std::size_t size = 0;; size = bytes.size()) {
+    limit(size);
     bytes.resize(size + static_cast<std::size_t>(kChunk));
     const std::size_t got = read_some(std::span{bytes}.subspan(size));
     if (size + got == bytes.size()) continue;

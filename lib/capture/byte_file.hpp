@@ -21,7 +21,7 @@ class ByteFile {
   /// Reads `count` bytes into a vector that grows as they arrive, so that a wrong count costs no more memory than the
   /// file is large.
   [[nodiscard]] std::vector<std::uint8_t> read_many(std::uint64_t count, const char* what);
-  /// Everything up to the end of the file.
+  /// Everything up to the end of the file, which has fewer than 4 GiB.
   [[nodiscard]] std::vector<std::uint8_t> read_all();
   /// Throws unless the file ends here.
   void expect_end();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -303,6 +304,12 @@ class Import {
         }
       }
       const std::vector<float> narrow(values.begin(), values.end());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (std::isfinite(narrow[i]) || !std::isfinite(values[i])) continue;
+        throw_error(Fault::data,
+                    "{}: the array '{}' has {:g} at element {}, beyond what float32 can hold; leave it out with --skip",
+                    now.file->path(), printable(info.name), values[i], first + i);
+      }
       writer.put_gradient_bits(t, w, first, std::as_bytes(std::span{narrow}));
     }
     done_ += count;

@@ -1,9 +1,11 @@
 #include "lib/io/gradient_file.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -96,7 +98,14 @@ File create_file(const std::string& path, int& error) {
   // File space is managed in pages of 4 KiB. A piece of metadata then never crosses a page of the system's cache; a
   // kill can cut a write off only between two such pages.
   checked(H5Pset_file_space_strategy(creation.get(), H5F_FSPACE_STRATEGY_PAGE, false, 1), "prepare HDF5");
-  return File{checked_id(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create '" + path + "'")};
+  File file{H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get())};
+  if (file) return file;
+  // HDF5 does not say why: the system does.
+  const std::string why = last_reason();
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int refused = errno;
+  if (descriptor >= 0) ::close(descriptor), unlink(path.c_str());
+  throw Error{Fault::backend, "cannot create '" + path + "': " + (descriptor >= 0 ? why : std::strerror(refused))};
 }
 
 WritableSteps create_steps(hid_t file, const WriterOptions& options) {

@@ -231,6 +231,8 @@ TEST(Text, RefusesWhatIsNone) {
   EXPECT_THAT(load(folder.path()), HasSubstr("11 bytes, too few for a sequence of 10 tokens"));
   write_file(folder.file("short"), counting(12));
   EXPECT_EQ(load_training_set("text", folder.path(), 10).size(), 1U);
+  std::filesystem::resize_file(folder.file("short"), std::uintmax_t{4} << 30);  // a hole, which takes no room
+  EXPECT_THAT(load(folder.path()), HasSubstr("short' has 4 GiB or more"));
 }
 
 TEST(Datasets, SayWhetherTheyAreThere) {

@@ -282,6 +282,14 @@ def check_mistakes(folder):
     refused(["compare", folder / "lfs.h5", folder / "lfs.npy"], 3, "is a Git LFS pointer")
     np.save(folder / "bfloat16.npy", np.zeros(3, "V2"))  # what NumPy writes of ml_dtypes' bfloat16
     refused(["import", folder / "bfloat16.npy", "-o", n], 3, "type |V2", "array.astype('float32')")
+    np.savez(folder / "wide.npz", a=np.array([1.0, 0.0, -1e39]), b=np.array([np.inf, np.nan, 3.4e38]))
+    refused(["import", folder / "wide.npz", "-o", n], 3, "'a' has -1e+39 at element 2", "float32", "--skip")
+    assert not n.exists()
+    done("import", folder / "wide.npz", "-o", n, "--skip", "^a$")  # what is not finite was so before
+    n.unlink()
+    # The difference of two float32 may be too large for one.
+    np.savez(folder / "w1.npz", a=np.array([3e38], "f4")), np.savez(folder / "w2.npz", a=np.array([-3e38], "f4"))
+    refused(["import", folder / "w{step}.npz", "-o", n, "--difference"], 3, "'a' has -6e+38 at element 0")
     refused(["import", good, "-o", good, "--force"], 2, "same file")
     refused(["import", good], 2, "--out")
     refused(["import", good, "-o", n, "--raw", "f32"], 2, "--shapes")
@@ -292,6 +300,7 @@ def check_mistakes(folder):
         refused(["import", good, "-o", n, "--kind", kind], 2, "conv" if kind != "(=conv" else "(")
     refused(["import", good, "-o", n, "--layers", "nothing"], 3, "--layers")
     refused(["import", good, "-o", good / "n.h5"], 4, "n.h5: cannot be written: Not a directory")
+    refused(["import", good, "-o", "/proc/n.h5"], 4, "cannot create '/proc/n.h5': No such file or directory")
     n.write_text("mine")
     refused(["import", good, "-o", n], 2, "exists already")
     assert n.read_text() == "mine"
