@@ -267,7 +267,7 @@ int analyze(const AnalyzeArguments& options) {
   if (!options.measured.empty()) add_measured(predictions, options.measured, options.file);
   const std::string promises = describe_predictions(predictions);
   if (!promises.empty()) tables.push_back(std::move(predictions));
-  std::string wrote = fmt::format("wrote to {}:", printable(options.out));
+  std::string wrote;
   Outputs saved;
   std::size_t count = 0;  // of what was written
   for (const auto& table : tables) {
@@ -275,15 +275,19 @@ int analyze(const AnalyzeArguments& options) {
             "an analysis writes a table whose path was not checked");
     const std::string path = path_of_table(options, table.name());
     saved.csv(path, table);
-    if (saved.written().size() > count) wrote += " " + table.name() + ".csv";
-    count = saved.written().size();
+    if (saved.written().size() == count) continue;
+    if (count++ == 0) wrote = fmt::format("wrote to {}:", printable(options.out));
+    wrote += " " + table.name() + ".csv";
   }
   saved.csv(options.csv, summary);
   if (!options.json.empty()) saved.text(options.json, record_text(reader, sources, tables, summary));
-  for (; count < saved.written().size(); ++count) wrote += "; and " + printable(saved.written()[count]);
+  for (; count < saved.written().size(); ++count) {
+    wrote += (wrote.empty() ? "wrote " : "; and ") + printable(saved.written()[count]);
+  }
   // Data on standard output must stay alone there.
   std::FILE* people = options.json == "-" || options.csv == "-" ? stderr : stdout;
-  fmt::print(people, "{}{}{}{}", heading(reader, scope), describe(summary), promises, wrapped(wrote, 100));
+  fmt::print(people, "{}{}{}{}", heading(reader, scope), describe(summary), promises,
+             wrote.empty() ? "" : wrapped(wrote, 100));
   std::fflush(people);
   saved.finish();
   return 0;

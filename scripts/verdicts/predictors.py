@@ -46,7 +46,7 @@ def windows_of(path):
 
 def bench(path, arms, first, steps, options):
     command = [options.gradtool, "bench", path, *(word for arm in arms for word in ("--codec", arm)), "--timing", "isolated", "-n", "1", "-w", "0",
-               "--timeout", "0", "--update-error", "file", "--steps", f"{first}:{first + steps - 1}", "--csv", "-"]
+               "--update-error", "file", "--steps", f"{first}:{first + steps - 1}", "--csv", "-"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):  # 1: a codec failed, which its row says
         sys.exit(f"predictors.py: gradtool bench ended with status {done.returncode}")

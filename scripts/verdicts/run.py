@@ -222,7 +222,7 @@ def bench(path, arms, result, options, extra=()):
     """Rows of gradtool bench: none, noop, and the arms in their order. Errors do not depend on what else the machine does."""
     if not os.path.exists(result):
         command = [options.gradtool, "bench", path, *(word for arm in arms for word in ("--codec", arm)), "--timing", "isolated", "-n", "1",
-                   "-w", "0", "--timeout", "0", *extra, "--json", result + ".part"]
+                   "-w", "0", *extra, "--json", result + ".part"]
         status = call(command, options, quiet=True)
         if status not in (0, 1):  # 1: a codec failed, which its row says
             stop(status, f"gradtool bench ended with status {status}")

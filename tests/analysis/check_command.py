@@ -29,11 +29,11 @@ def write(path, bad=False):
             group.create_dataset("gradient", data=values, chunks=(1, 1, 200), maxshape=(None, 2, 200))
 
 
-def run(*arguments, status=0):
+def run(*arguments, status=0, prints=False):
     done = subprocess.run([GRADTOOL, "analyze", *arguments], capture_output=True, text=True)
     assert done.returncode == status, (arguments, done.returncode, done.stderr)
     if status:
-        assert done.stdout == "", done.stdout
+        assert prints or done.stdout == "", done.stdout
         assert done.stderr.startswith("gradtool: "), done.stderr
         if status != 2:
             assert done.stderr.count("\n") == 1, done.stderr
@@ -136,5 +136,10 @@ with tempfile.TemporaryDirectory() as folder:
     run("cut.h5", status=3)
     with open("occupied", "w"):
         pass
-    run("good.h5", "--out", "occupied", "--only", "variance", status=4)
+    # Tables that cannot be written take nothing from the terminal, nor from another file.
+    done = run("good.h5", "--out", "occupied", "--only", "variance", status=4, prints=True)
+    assert "Variance test" in done.stdout and "wrote" not in done.stdout, done.stdout
+    done = run("good.h5", "--out", "occupied", "--only", "variance", "--csv", "summary.csv", status=4, prints=True)
+    assert done.stdout.endswith("\nwrote summary.csv\n"), done.stdout
+    assert "layer2.weight" in open("summary.csv").read()
 print("ok")
