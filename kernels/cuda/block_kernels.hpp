@@ -37,7 +37,8 @@ GT_HD constexpr bool lies_in_window(std::size_t block) {
 /// Elements [first, first + count), whose codes start at word `first_word`.
 struct BlockPiece {
   std::size_t block = 0;  ///< the block that they lie in, or the first of several that lie in windows
-  std::size_t first = 0, count = 0, first_word = 0;
+  std::size_t first = 0, first_word = 0;
+  std::uint32_t count = 0;
 
   /// Pieces of a block that is cut; those of the last block that lie behind the end are empty.
   GT_HD static std::size_t per_block(const format::BlockLayout& layout) {
@@ -65,7 +66,7 @@ struct BlockPiece {
       most = kBlockPiece;
     }
     const std::size_t left = first < end ? end - first : 0;
-    count = left < most ? left : most;
+    count = static_cast<std::uint32_t>(left < most ? left : most);
     first_word = first * layout.bits / 32;  // Blocks and pieces are whole words of codes.
   }
 };
@@ -149,12 +150,10 @@ __device__ void encode_blocks_ahead(const Format& block_format, const HeldWindow
   }
   const auto scaled = block_format.scaled(format::measure_of<Format>(largest));
   if (lane < kAhead * in_window) scales[(first >> shift) + lane] = scaled.stored;
-#pragma unroll
-  for (std::uint32_t w = 0; w < kAhead; ++w) {
-    const float factor = __shfl_sync(kAllLanes, scaled.factor, w * in_window + (lane >> (shift - 2)));
-    encode_window<Element, Stochastic>(held.window[w], factor, first + w * kWindow, kWindow, key, room,
-                                       words + w * (kWindow / 32 * Element::kBits));
-  }
+  const auto factor_of = [&](std::uint32_t w) {
+    return __shfl_sync(kAllLanes, scaled.factor, w * in_window + (lane >> (shift - 2)));
+  };
+  encode_held<Element, Stochastic>(held, first, factor_of, key, room, words);
 }
 
 /// Scales and codes of a piece whose blocks lie in windows. `x` and `scales` are the whole gradient's, `words` the
@@ -167,7 +166,7 @@ __device__ void encode_in_windows(const Format& block_format, const Turn& turn, 
   const std::uint32_t lane = lane_in_warp();
   const std::uint32_t shift = log2_of(Format::kBlock != 0 ? Format::kBlock : layout.block);
   const std::uint32_t lanes = 1u << (shift - 2);
-  std::size_t window = 0;
+  std::uint32_t window = 0;
   constexpr bool kAheadToo = !EncodesWindow<Format>;
   for (; kAheadToo && aligned && shift >= 4 && window + kAheadElements <= piece.count; window += kAheadElements) {
     const std::size_t first = piece.first + window;
@@ -176,8 +175,8 @@ __device__ void encode_in_windows(const Format& block_format, const Turn& turn, 
   }
   for (; window < piece.count; window += kWindow) {
     const std::size_t first = piece.first + window;
-    const std::size_t left = piece.count - window;
-    const auto present = static_cast<std::uint32_t>(left < kWindow ? left : kWindow);
+    const std::uint32_t left = piece.count - window;
+    const std::uint32_t present = left < kWindow ? left : kWindow;
     const Four<float> four = turn(four_at(x + first, 4 * lane, present, aligned), present);
     const float measure = format::measure_of<Format>(warp_max_among(lanes, measure_of_four<Format>(four)));
     std::uint32_t* codes = words + window / format::kPackGroup * Element::kBits;
@@ -193,16 +192,24 @@ __device__ void encode_in_windows(const Format& block_format, const Turn& turn, 
   }
 }
 
+/// Whether a format finds the largest element of a block among lanes.
+template <class Format>
+bool encodes_in_windows(const Format& block_format, const format::BlockLayout& layout) {
+  return Format::kBlock != 0 || (!format::uses_l2(block_format) && lies_in_window(layout.block));
+}
+
 /// Encodes units. Blocks of several pieces have been measured before (`measured`), into the places of their scales.
 /// Otherwise a block is at most one piece, which is measured while it is in the cache, or held in registers where it
-/// has `Windows` windows.
-template <class Format, bool Stochastic, std::uint32_t Windows = kAhead>
+/// has `Windows` windows, or 0 windows: encodes_in_windows. A kernel's registers are those of its longest path, so that
+/// these are kernels of their own.
+template <class Format, bool Stochastic, std::uint32_t Windows>
 struct EncodeBlocks {
   using Element = typename Format::Element;
   using Scale = typename Format::Scale;
-  /// Rotations in kernels with a path for blocks of any size take more registers than three thread blocks have.
+  /// Thread blocks that a multiprocessor has registers for without keeping any in memory.
   static constexpr bool kTurnsAny = format::Rotates<Format> && Format::kBlock == 0;
-  static constexpr unsigned kResident = Stochastic || Windows == kMostHeld || kTurnsAny ? 2 : 3;
+  static constexpr bool kDrawsMuch = Stochastic && (Windows == 0 || format::RoundsToNearest<Element>);
+  static constexpr unsigned kResident = Windows == kMostHeld || kTurnsAny || kDrawsMuch ? 2 : 3;
 
   Format block_format;
   format::BlockLayout like;
@@ -234,29 +241,30 @@ struct EncodeBlocks {
     const auto turn = turn_of<format::Way::forward>(own);
     format::DrawKey own_key = key;
     own_key.tensor += index;
-    const bool aligned = aligned_to(gradient, 16);
+    // Windows are held together where they are aligned and their draws have low counters.
+    const bool aligned = aligned_to(gradient, 16) && (!Stochastic || unit.n <= format::kLowElements);
     const bool l2 = format::uses_l2(own);
-    // The kernel's registers are those of its longest path, so the kernel for the longest held blocks has no other.
-    const bool in_windows = Windows == kAhead && !l2 && (Format::kBlock != 0 || lies_in_window(layout.block));
     const std::size_t pieces = BlockPiece::pieces(layout);
     for (std::size_t p = place.warp(); p < pieces; p += place.warps()) {
       const BlockPiece piece{layout, p};
       const float* x = gradient + piece.first;
       std::uint32_t* codes = words + piece.first_word;
-      if (in_windows) {
+      if constexpr (Windows == 0) {
         encode_in_windows<Format, Stochastic>(own, turn, layout, piece, gradient, aligned, own_key, scales, room,
                                               codes);
       } else if (aligned && !l2 && layout.block == Windows * kWindow && piece.count == layout.block) {
         const auto held = load_windows<Windows>(x, turn);
         const auto scaled = own.scaled(format::float_of(largest_pattern(held)));
         if (lane == 0) scales[piece.block] = scaled.stored;
-        encode_held<Element, Stochastic>(held, piece.first, scaled.factor, own_key, room, codes);
+        const auto factor_of = [&](std::uint32_t) { return scaled.factor; };
+        encode_held<Element, Stochastic>(held, piece.first, factor_of, own_key, room, codes);
       } else {
         // One block or a part of one; several blocks where they lie in windows and are measured by their L2 norm.
-        for (std::size_t offset = 0; offset < piece.count; offset += layout.block) {
-          const std::size_t left = piece.count - offset;
-          const std::size_t count = left < layout.block ? left : layout.block;
-          const std::size_t block = piece.block + offset / layout.block;
+        const auto most = static_cast<std::uint32_t>(layout.block < piece.count ? layout.block : piece.count);
+        std::size_t block = piece.block;
+        for (std::uint32_t offset = 0; offset < piece.count; offset += most, ++block) {
+          const std::uint32_t left = piece.count - offset;
+          const std::uint32_t count = left < most ? left : most;
           const float measure =
               measured ? format::float_of(head[block]) : block_measure(own, x + offset, count, aligned, turn);
           const auto scaled = own.scaled(measure);
@@ -409,7 +417,7 @@ __global__ void decode_blocks_kernel(Format block_format, format::BlockLayout la
   for (std::size_t p = warp_in_grid(); p < pieces; p += warps_in_grid()) {
     BlockPiece part{layout, p};
     for (std::size_t left = part.count; left > 0; left -= part.count) {
-      part.count = left < kAddedAtOnce ? left : kAddedAtOnce;
+      part.count = static_cast<std::uint32_t>(left < kAddedAtOnce ? left : kAddedAtOnce);
       for (unsigned i = 0; i < payloads.count; ++i)
         BlockDecoder{block_format, layout, payloads.at[i]}.add(layout, part, weight, out, aligned);
       part.first += part.count;
@@ -439,18 +447,22 @@ void encode_blocks(Queue<Space::cuda> queue, const Format& block_format, const f
       launch_units(queue, "measure blocks", MeasureBlocks<Format>{block_format, like, key}, units);
     }
   }
+  const auto encode = [&]<bool Stochastic, std::uint32_t Windows>() {
+    const EncodeBlocks<Format, Stochastic, Windows> kernel{block_format, like, key, measured};
+    launch_units(queue, "encode blocks", kernel, units);
+  };
+  const auto encode_rounded = [&]<bool Stochastic>() {
+    if (encodes_in_windows(block_format, like)) return encode.template operator()<Stochastic, 0>();
+    if constexpr (Format::kBlock == 0) {
+      if (Stochastic || like.block != kMostHeld * kWindow) return encode.template operator()<Stochastic, kAhead>();
+      if constexpr (!Stochastic) encode.template operator()<Stochastic, kMostHeld>();
+    }
+  };
   if constexpr (format::RoundsStochastically<Element>) {
-    if (stochastic || !format::RoundsToNearest<Element>)
-      launch_units(queue, "encode blocks", EncodeBlocks<Format, true>{block_format, like, key, measured}, units);
+    if (stochastic || !format::RoundsToNearest<Element>) encode_rounded.template operator()<true>();
   }
   if constexpr (format::RoundsToNearest<Element>) {
-    constexpr std::uint32_t kHeld = Format::kBlock == 0 ? kMostHeld : kAhead;
-    const bool nearest = !stochastic || !format::RoundsStochastically<Element>;
-    if (nearest && like.block == kHeld * kWindow)
-      launch_units(queue, "encode blocks", EncodeBlocks<Format, false, kHeld>{block_format, like, key, measured},
-                   units);
-    else if (nearest)
-      launch_units(queue, "encode blocks", EncodeBlocks<Format, false>{block_format, like, key, measured}, units);
+    if (!stochastic || !format::RoundsStochastically<Element>) encode_rounded.template operator()<false>();
   }
   if constexpr (Format::kBlock == 0 || format::ScalesUnit<Format>) {
     if (measured || format::ScalesUnit<Format>)

@@ -183,16 +183,22 @@ __device__ std::uint32_t largest_pattern(const float* x, std::size_t count, bool
   return __reduce_max_sync(kAllLanes, largest);
 }
 
-/// Writes the packed codes of a window, of which a lane has four, those of absent elements being 0; `present` elements
-/// are there. `room` is kWarpSize words of the warp's own shared memory, which are used only where 8 is not a multiple
-/// of Bits.
+/// Four codes, packed.
 template <std::uint32_t Bits>
-__device__ void store_window(const Four<std::uint32_t>& code, std::uint32_t present, std::uint32_t* room,
-                             std::uint32_t* words) {
+__device__ std::uint32_t packed_four(const Four<std::uint32_t>& code) {
+  std::uint32_t four = 0;
+  // A GPU shifts and adds in one instruction.
+  for (std::uint32_t i = 0; i < 4; ++i) four += code.value[i] << (i * Bits);
+  return four;
+}
+
+/// Writes the packed codes of a window, of which each lane has `four`, those of absent elements being 0; `present`
+/// elements are there. `room` is kWarpSize words of the warp's own shared memory, which are used only where 8 is not a
+/// multiple of Bits.
+template <std::uint32_t Bits>
+__device__ void store_window(std::uint32_t four, std::uint32_t present, std::uint32_t* room, std::uint32_t* words) {
   const std::uint32_t lane = lane_in_warp();
   const auto count = static_cast<std::uint32_t>(format::packed_words(present, Bits));
-  std::uint32_t four = 0;
-  for (std::uint32_t i = 0; i < 4; ++i) four |= code.value[i] << (i * Bits);
   if constexpr (8 % Bits == 0) {
     constexpr std::uint32_t kShare = 8 / Bits;  // lanes whose codes make up a word
     const std::uint32_t word = warp_or_among(kShare, four << (lane % kShare * 4 * Bits));
@@ -217,6 +223,39 @@ __device__ void store_window(const Four<std::uint32_t>& code, std::uint32_t pres
   }
 }
 
+/// Two windows of a pair of lanes, as halves or bytes of `own`, become one window of both lanes: the upper lane's
+/// behind the lower lane's, in each of them. The lower lane keeps the windows in the lower half of `own`, the upper
+/// lane the others. `apart` is the distance of the two lanes.
+template <std::uint32_t Bytes>
+__device__ std::uint32_t kept_windows(std::uint32_t own, std::uint32_t apart) {
+  const bool upper = (lane_in_warp() & apart) != 0;
+  const std::uint32_t other = __shfl_xor_sync(kAllLanes, own, static_cast<int>(apart));
+  return __byte_perm(own, other, Bytes == 1 ? (upper ? 0x3726u : 0x5140u) : (upper ? 0x3276u : 0x5410u));
+}
+
+/// Writes the packed codes of kAhead whole windows, of which each lane has fours[w]. A word of codes of 1 or 2 bits has
+/// those of several lanes, which share the windows out among them, so that three shuffles do for all windows. `room` is
+/// that of store_window.
+template <std::uint32_t Bits>
+__device__ void store_ahead(const std::uint32_t (&fours)[kAhead], std::uint32_t* room, std::uint32_t* words) {
+  static_assert(kAhead == 4);
+  constexpr std::uint32_t kWords = kWindow / 32 * Bits;  // of a window
+  const std::uint32_t lane = lane_in_warp();
+  const std::uint32_t bytes = fours[0] + (fours[1] << 8) + (fours[2] << 16) + (fours[3] << 24);
+  if constexpr (Bits == 1) {
+    const std::uint32_t halves = bytes << (lane & 1u) * 4;
+    const std::uint32_t pairs = halves | __shfl_xor_sync(kAllLanes, halves, 1);
+    const std::uint32_t word = kept_windows<2>(kept_windows<1>(pairs, 2), 4);
+    if ((lane & 1u) == 0) words[((lane & 2u) + (lane & 4u) / 4) * kWords + lane / 8] = word;
+  } else if constexpr (Bits == 2) {
+    const std::uint32_t word = kept_windows<2>(kept_windows<1>(bytes, 1), 2);
+    words[((lane & 1u) * 2 + (lane & 2u) / 2) * kWords + lane / 4] = word;
+  } else {
+#pragma unroll
+    for (std::uint32_t w = 0; w < kAhead; ++w) store_window<Bits>(fours[w], kWindow, room, words + w * kWords);
+  }
+}
+
 /// Codes at..at+3 of a stream of `count` codes that starts at `words`; `at` is a multiple of 4. Reads no word behind
 /// the stream's last.
 template <std::uint32_t Bits>
@@ -238,6 +277,21 @@ __device__ Four<std::uint32_t> load_codes(const std::uint32_t* words, std::size_
   return code;
 }
 
+/// The packed codes of a lane's four elements, as many of them as are `there`.
+template <class Element, bool Stochastic>
+__device__ std::uint32_t encode_four(const Four<float>& x, float factor, const format::Draws& draws,
+                                     std::uint32_t there = 4) {
+  Four<std::uint32_t> code{};
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    if (i >= there) continue;
+    if constexpr (Stochastic)
+      code.value[i] = Element::encode(factor, x.value[i], draws.bits[i]);
+    else
+      code.value[i] = Element::encode(factor, x.value[i]);
+  }
+  return packed_four<Element::kBits>(code);
+}
+
 /// Encodes a window, of which a lane has four elements and the factor of their block. The window's first element has
 /// index `first` in the gradient, a multiple of 4, which its draws follow from.
 template <class Element, bool Stochastic>
@@ -246,41 +300,48 @@ __device__ void encode_window(const Four<float>& x, float factor, std::size_t fi
   const std::uint32_t at = 4 * lane_in_warp();
   format::Draws draws{};
   if (Stochastic && at < present) draws = format::draw4(key, (first + at) / 4);
-  Four<std::uint32_t> code{};
-  for (std::uint32_t i = 0; i < 4; ++i) {
-    if (at + i >= present) continue;
-    if constexpr (Stochastic)
-      code.value[i] = Element::encode(factor, x.value[i], draws.bits[i]);
-    else
-      code.value[i] = Element::encode(factor, x.value[i]);
-  }
-  store_window<Element::kBits>(code, present, room, words);
+  const std::uint32_t four = encode_four<Element, Stochastic>(x, factor, draws, at < present ? present - at : 0);
+  store_window<Element::kBits>(four, present, room, words);
 }
 
-/// Encodes held windows, all with one factor; otherwise as encode_elements.
-template <class Element, bool Stochastic, std::uint32_t Windows>
-__device__ void encode_held(const HeldWindows<Windows>& held, std::size_t first, float factor,
+/// Encodes held windows, whose blocks have the factors factor_of(window); otherwise as encode_elements. The last
+/// element lies below format::kLowElements.
+template <class Element, bool Stochastic, std::uint32_t Windows, class FactorOf>
+__device__ void encode_held(const HeldWindows<Windows>& held, std::size_t first, const FactorOf& factor_of,
                             const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words) {
+  static_assert(Windows % kAhead == 0);
+  constexpr std::uint32_t kBits = Element::kBits;
+  constexpr std::uint32_t kWords = kWindow / 32 * kBits;  // of a window
+  const std::uint32_t index = static_cast<std::uint32_t>(first / 4) + lane_in_warp();
+  std::uint32_t fours[kAhead];
 #pragma unroll
   for (std::uint32_t w = 0; w < Windows; ++w) {
-    encode_window<Element, Stochastic>(held.window[w], factor, first + w * kWindow, kWindow, key, room,
-                                       words + w * (kWindow / 32 * Element::kBits));
+    format::Draws draws{};
+    if constexpr (Stochastic) draws = format::draw4_low(key, index + w * kWarpSize);
+    fours[w % kAhead] = encode_four<Element, Stochastic>(held.window[w], factor_of(w), draws);
+    // Words that take one shuffle or none are written at once, which leaves registers to the next window.
+    if constexpr (kBits == 4 || kBits == 8) {
+      store_window<kBits>(fours[w % kAhead], kWindow, room, words + w * kWords);
+    } else if (w % kAhead == kAhead - 1) {
+      store_ahead<kBits>(fours, room, words + (w - w % kAhead) * kWords);
+    }
   }
 }
 
 /// Encodes x[0 .. count), turned, all with one factor, into `words`. Element 0 has index `first` in the gradient, a
-/// multiple of 32.
+/// multiple of 32. `aligned` says that x is 16-byte aligned and ends below format::kLowElements.
 template <class Element, bool Stochastic, class Turn = NoTurn>
-__device__ void encode_elements(const float* x, std::size_t first, std::size_t count, bool aligned, float factor,
+__device__ void encode_elements(const float* x, std::size_t first, std::uint32_t count, bool aligned, float factor,
                                 const format::DrawKey& key, std::uint32_t* room, std::uint32_t* words,
                                 const Turn& turn = {}) {
-  std::size_t window = 0;
+  std::uint32_t window = 0;
   for (; aligned && window + kAheadElements <= count; window += kAheadElements) {
-    encode_held<Element, Stochastic>(load_windows<kAhead>(x + window, turn), first + window, factor, key, room,
-                                     words + window / format::kPackGroup * Element::kBits);
+    encode_held<Element, Stochastic>(
+        load_windows<kAhead>(x + window, turn), first + window, [factor](std::uint32_t) { return factor; }, key, room,
+        words + window / format::kPackGroup * Element::kBits);
   }
   for (; window < count; window += kWindow) {
-    const auto present = static_cast<std::uint32_t>(count - window < kWindow ? count - window : kWindow);
+    const std::uint32_t present = count - window < kWindow ? count - window : kWindow;
     const Four<float> four = turn(four_at(x + window, 4 * lane_in_warp(), present, aligned), present);
     encode_window<Element, Stochastic>(four, factor, first + window, present, key, room,
                                        words + window / format::kPackGroup * Element::kBits);

@@ -22,6 +22,13 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   const unsigned s = shift & 31u;
   return s == 0 ? low : high << (32 - s) | low >> s;
 }
+/// Byte i of the result is the byte of y:x, x being the lower four, that the lower three bits of nibble i name.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const std::uint64_t from = std::uint64_t{y} << 32 | x;
+  unsigned to = 0;
+  for (unsigned i = 0; i < 4; ++i) to |= static_cast<unsigned>(from >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return to;
+}
 
 inline unsigned __float_as_uint(float x) {
   return std::bit_cast<unsigned>(x);

@@ -18,15 +18,14 @@ struct Natural {
   GT_HD static constexpr std::size_t signs_offset(std::size_t n) { return (n + 3) / 4 * 4; }
   GT_HD static constexpr std::size_t bytes(std::size_t n) { return signs_offset(n) + (n + 31) / 32 * 4; }
 
-  static constexpr std::uint32_t kNotFinite = 255;
-  static constexpr std::uint32_t kLargest = 254;  ///< 2^127: larger values have no next power of two
-
   /// The biased exponent of the result; 255 for NaN and infinities. `draw` is 32 random bits.
   GT_HD static std::uint32_t exponent(float x, std::uint32_t draw) {
     const std::uint32_t magnitude = bits_of(x) & 0x7fffffffu;
-    const std::uint32_t up = (magnitude + (draw >> 9)) >> 23;
-    const std::uint32_t finite = up < kLargest ? up : kLargest;
-    return magnitude >= 0x7f800000u ? kNotFinite : finite;
+    const std::uint32_t drawn = magnitude + (draw >> 9);
+    // From 2^127 on no finite number has a next power of two. What is not finite stays below its sum, and so as it is.
+    constexpr std::uint32_t kLargestFinite = 0x7f7fffffu;
+    const std::uint32_t most = magnitude > kLargestFinite ? magnitude : kLargestFinite;
+    return (drawn < most ? drawn : most) >> 23;
   }
   GT_HD static float value(std::uint32_t exponent, std::uint32_t sign) { return float_of(exponent << 23 | sign << 31); }
 };

@@ -20,50 +20,62 @@ constexpr std::size_t kPiece = 1024;
 template <class Body>
 __device__ void each_piece(std::size_t n, const Place& place, const Body& body) {
   for (std::size_t first = place.warp() * kPiece; first < n; first += place.warps() * kPiece)
-    body(first, n - first < kPiece ? n - first : kPiece);
+    body(first, static_cast<std::uint32_t>(n - first < kPiece ? n - first : kPiece));
 }
 
-/// Encodes a window of 128 elements, of which a lane has four and the first `present` are there. The window's first
-/// element has index `first` in the gradient.
-__device__ void encode_window(const Four<float>& x, std::size_t first, std::uint32_t present,
-                              const format::DrawKey& key, std::uint32_t* exponents, std::uint32_t* signs) {
-  const std::uint32_t at = 4 * lane_in_warp();
-  const format::Draws draws = format::draw4(key, (first + at) / 4);
+/// The packed exponents and signs of a lane's four elements.
+struct Codes {
+  std::uint32_t exponents, signs;
+};
+__device__ Codes encode_four(const Four<float>& x, const format::Draws& draws, std::uint32_t there = 4) {
   Four<std::uint32_t> exponent{};
   Four<std::uint32_t> sign{};
   for (std::uint32_t i = 0; i < 4; ++i) {
-    if (at + i >= present) continue;
+    if (i >= there) continue;
     exponent.value[i] = Natural::exponent(x.value[i], draws.bits[i]);
     sign.value[i] = format::bits_of(x.value[i]) >> 31;
   }
-  store_window<8>(exponent, present, nullptr, exponents + first / 4);
-  store_window<1>(sign, present, nullptr, signs + first / 32);
+  return {packed_four<8>(exponent), packed_four<1>(sign)};
 }
 
 struct Encode {
+  static constexpr unsigned kResident = 3;
   format::DrawKey key;
 
   static std::size_t blocks(std::size_t n) { return blocks_for(n, kWarps * kPiece); }
   __device__ void run(const Unit& unit, std::uint32_t index, const Place& place) const {
     const auto* gradient = static_cast<const float*>(unit.from);
-    auto* exponents = static_cast<std::uint32_t*>(unit.to);
-    auto* signs = exponents + Natural::signs_offset(unit.n) / 4;
+    auto* payload = static_cast<std::uint32_t*>(unit.to);
+    const std::uint32_t own = 4 * lane_in_warp();
+    // Windows are held together where they are aligned and their draws have low counters.
     const bool aligned = aligned_to(gradient, 16);
+    const bool together = aligned && unit.n <= format::kLowElements;
     format::DrawKey own_key = key;
     own_key.tensor += index;
-    each_piece(unit.n, place, [&](std::size_t first, std::size_t count) {
+    each_piece(unit.n, place, [&](std::size_t first, std::uint32_t count) {
       const float* x = gradient + first;
-      std::size_t window = 0;
-      for (; aligned && window + kAheadElements <= count; window += kAheadElements) {
+      std::uint32_t* exponents = payload + first / 4;
+      std::uint32_t* signs = payload + Natural::signs_offset(unit.n) / 4 + first / 32;
+      std::uint32_t window = 0;
+      for (; together && window + kAheadElements <= count; window += kAheadElements) {
         const auto held = load_windows<kAhead>(x + window);
+        std::uint32_t fours[kAhead];
 #pragma unroll
-        for (std::uint32_t w = 0; w < kAhead; ++w)
-          encode_window(held.window[w], first + window + w * kWindow, kWindow, own_key, exponents, signs);
+        for (std::uint32_t w = 0; w < kAhead; ++w) {
+          const std::uint32_t four = static_cast<std::uint32_t>(first / 4) + (window + w * kWindow + own) / 4;
+          const Codes codes = encode_four(held.window[w], format::draw4_low(own_key, four));
+          exponents[(window + w * kWindow + own) / 4] = codes.exponents;
+          fours[w] = codes.signs;
+        }
+        store_ahead<1>(fours, nullptr, signs + window / 32);
       }
       for (; window < count; window += kWindow) {
-        const auto present = static_cast<std::uint32_t>(count - window < kWindow ? count - window : kWindow);
-        const Four<float> four = four_at(x + window, 4 * lane_in_warp(), present, aligned);
-        encode_window(four, first + window, present, own_key, exponents, signs);
+        const std::uint32_t present = count - window < kWindow ? count - window : kWindow;
+        const Codes codes =
+            encode_four(four_at(x + window, own, present, aligned), format::draw4(own_key, (first + window + own) / 4),
+                        own < present ? present - own : 0);
+        store_window<8>(codes.exponents, present, nullptr, exponents + window / 4);
+        store_window<1>(codes.signs, present, nullptr, signs + window / 32);
       }
     });
   }

@@ -25,7 +25,7 @@ struct EdenWindows : format::Nvfp4Format<true> {
       code.value[i] = Element::encode(nearest.factor, x.value[i]);
       of[i] = added({scaled * scaled, scaled * Element::decode(code.value[i])}, 2, 1);
     }
-    store_window<Element::kBits>(code, present, nullptr, words);
+    store_window<Element::kBits>(packed_four<Element::kBits>(code), present, nullptr, words);
     const float scale = BlockScale::decode(nearest.stored);
     const format::EdenSums sums = added(((of[0] + of[2]) + (of[1] + of[3])).times(scale * scale), 16, 4);
     return format::corrected_scale(nearest.stored, sums.correction(),

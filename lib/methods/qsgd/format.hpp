@@ -35,7 +35,11 @@ struct Qsgd {
     const float magnitude = float_of(bits_of(x) & 0x7fffffffu);
     // The conversion truncates, which is floor for a positive number. Rounding of s/N may lift the sum past s.
     const float level = magnitude * factor + u;
+#if defined(__CUDA_ARCH__)
+    const std::uint32_t whole = __float2uint_rz(level);  // 0 for NaN, which stands for an infinity times a factor of 0
+#else
     const auto whole = static_cast<std::uint32_t>(static_cast<std::int32_t>(level < 255.0f ? level : 0.0f));
+#endif
     const std::uint32_t code = whole < levels ? whole : levels;
     return code | bits_of(x) >> 31 << (bits - 1);
   }
