@@ -72,7 +72,7 @@ begin() { # name seconds command...
     unfinished+=("$name")
     return
   fi
-  (status=0; timeout "$limit" "$@" >"$build/$name.log" 2>&1 || status=$?; echo "$status $limit" >"$build/$name.status") &
+  (status=0; timeout -k 60 "$limit" "$@" >"$build/$name.log" 2>&1 || status=$?; echo "$status $limit" >"$build/$name.status") &
   pending+=("$name") jobs+=($!)
 }
 finish() {
@@ -84,7 +84,7 @@ finish() {
     case $status in
       0) echo "ok      $name" ;;
       77) echo "skipped $name: $(tail -n 1 "$build/$name.log")" ;;
-      124) echo "cut     $name after $limit s"; unfinished+=("$name") ;;
+      124 | 137) echo "cut     $name after $limit s"; unfinished+=("$name") ;;
       *) echo "FAILED  $name (exit $status)"; tail -n 12 "$build/$name.log" | cut -c1-300; failed+=("$name") ;;
     esac
   done
@@ -137,9 +137,12 @@ for folder in $(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>
   done < <(find "$folder" -path '*/lib/*' -name 'lib*.so.*')
   for header in cufft.h cublas_v2.h cusolverDn.h nccl.h; do
     [ -e "$toolkit/include/$header" ] || CPATH=${CPATH:+$CPATH:}$(find "$folder" -name $header -printf '%h:')
+    # CMake looks for NCCL's header itself, and not where CPATH says.
+    [ $header != nccl.h ] || [ -n "${NCCL_HOME-}" ] || NCCL_HOME=$(find "$folder" -path "*/include/$header" -printf '%h\n' | sed -n '1s,/include$,,p')
   done
 done
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$toolkit/lib64:$build/wheels/lib
+[ -z "${NCCL_HOME-}" ] || export NCCL_HOME
 CPATH=${CPATH-}
 if [ -n "$CPATH" ]; then export CPATH=${CPATH%:}; else unset CPATH; fi
 python="" torch=""

@@ -27,5 +27,9 @@ unshare -m -n bash -euo pipefail -c '
   PATH="$work/bin:$PATH" scripts/gpu-check.sh --prefix "$work/prefix.tar.xz" --build "$work/build" --out "$work/out" --stages "$stages" --minutes 30
   ! grep -E "^(HDF5|FFTW|Boost|GTest|BLAS|LAPACK|nlohmann)[A-Za-z_]*:(FILEPATH|PATH)=/usr/(lib|include)" "$work/build/CMakeCache.txt" ||
     { echo "gpu-prefix-check.sh: these are not the archive'"'"'s" >&2; exit 1; }
+  # The archive brings newer headers of CUDA itself, which the toolkit that is here may lack.
+  cmake --build "$work/build" --target apps/microbench/CMakeFiles/gradtool_microbench.dir/cub_topk.cu.o
+  grep -q DeviceTopK "$work/build/apps/microbench/CMakeFiles/gradtool_microbench.dir/cub_topk.cu.o" ||
+    { echo "gpu-prefix-check.sh: the archive has no cub::DeviceTopK" >&2; exit 1; }
   for name in HDF5 FFTW CUDA NCCL; do grep -E "^--   $name +in" "$work/build/configure.log"; done
 '

@@ -1,11 +1,13 @@
 #include "apps/microbench/cub_topk.hpp"
 
+#include "kernels/cuda/runtime.hpp"
+#include "lib/core/error.hpp"
+
+#if __has_include(<cub/device/device_topk.cuh>)
 #include <cub/device/device_topk.cuh>
 #include <cuda/iterator>
 #include <cuda/std/execution>
 #include <cuda/stream_ref>
-
-#include "kernels/cuda/runtime.hpp"
 
 namespace gradtool {
 namespace {
@@ -27,6 +29,10 @@ void run(void* temporary, std::size_t& bytes, const float* x, std::size_t n, std
 
 }  // namespace
 
+bool has_cub_topk() {
+  return true;
+}
+
 std::size_t cub_topk_bytes(std::size_t n, std::size_t k) {
   std::size_t bytes = 0;
   run(nullptr, bytes, nullptr, n, k, nullptr, nullptr, nullptr);
@@ -40,3 +46,27 @@ void cub_topk(Queue<Space::cuda> queue, View<std::byte, Space::cuda> temporary, 
 }
 
 }  // namespace gradtool
+
+#else  // the CCCL of CUDA 13.0 is older, and the emulated GPU has none
+namespace gradtool {
+namespace {
+
+constexpr const char* kMissing = "this gradtool_microbench was built without cub::DeviceTopK";
+
+}  // namespace
+
+bool has_cub_topk() {
+  return false;
+}
+
+std::size_t cub_topk_bytes(std::size_t /*n*/, std::size_t /*k*/) {
+  throw Error{Fault::unavailable, kMissing};
+}
+
+void cub_topk(Queue<Space::cuda> /*queue*/, View<std::byte, Space::cuda> /*temporary*/, const float* /*x*/,
+              std::size_t /*n*/, std::size_t /*k*/, float* /*magnitudes*/, std::uint32_t* /*places*/) {
+  throw Error{Fault::unavailable, kMissing};
+}
+
+}  // namespace gradtool
+#endif

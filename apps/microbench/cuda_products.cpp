@@ -2,9 +2,7 @@
 #include <cmath>
 #include <functional>
 
-#ifdef GT_HAS_CUB_TOPK
 #include "apps/microbench/cub_topk.hpp"
-#endif
 #include "apps/microbench/device_timer.hpp"
 #include "apps/microbench/microbench.hpp"
 #include "kernels/blas.hpp"
@@ -174,7 +172,6 @@ void add_cufft(std::size_t elements) {
   });
 }
 
-#ifdef GT_HAS_CUB_TOPK
 void add_cub_topk(std::size_t elements, double ratio) {
   add("cuda/cub/topk", [=](benchmark::State& state, Communicator<Space::cuda>& /*comm*/, Queue queue) {
     const std::size_t k = share_of(ratio, elements);
@@ -186,7 +183,6 @@ void add_cub_topk(std::size_t elements, double ratio) {
     });
   });
 }
-#endif
 
 }  // namespace
 
@@ -202,9 +198,7 @@ void register_cuda_products(const std::vector<CodecSpec>& specs, std::size_t ele
     }
     if (spec.name() == "gradiveq") add_gradiveq(spec, name, convolutions_of(elements));
     if (spec.name() == "fft" && elements > 0) add_cufft(elements);
-#ifdef GT_HAS_CUB_TOPK
-    if (spec.name() == "topk" && elements > 0) add_cub_topk(elements, spec.params.real("ratio"));
-#endif
+    if (spec.name() == "topk" && elements > 0 && has_cub_topk()) add_cub_topk(elements, spec.params.real("ratio"));
     const bool products = spec.name() == "powersgd" || spec.name() == "gradiveq";
     if (spec.descriptor->gpu.reducer && !products) add_steps(name + "/step", spec, matrix_of(elements), 8, copy_rate);
   }
