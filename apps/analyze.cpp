@@ -337,7 +337,18 @@ Subcommand add_analyze(CLI::App& root) {
       "  gradtool analyze lenet5.h5\n"
       "  gradtool analyze resnet20.h5 --out analysis/ --layers 'conv' --steps 10:19\n"
       "  gradtool analyze resnet20.h5 --only spectrum --csv - | column -s, -t");
-  return {app, [options] { return analyze(*options); }};
+  return {app, [app, options] {
+            for (const char* setting : {"--samples", "--taps"}) {
+              const auto& only = options->only;
+              const auto runs = [&](const char* name) {
+                return std::find(only.begin(), only.end(), name) != only.end();
+              };
+              if (app->count(setting) == 0 || only.empty() || runs("correlation") || runs("gradiveq")) continue;
+              throw_error(Fault::usage, "{} is for the analyses correlation and gradiveq, of which --only has none",
+                          setting);
+            }
+            return analyze(*options);
+          }};
 }
 
 }  // namespace gradtool::app

@@ -64,6 +64,7 @@ Subcommand add_compare(CLI::App& root) {
       ->capture_default_str();
   app->add_flag("--no-times", o->no_times, "Compare bytes and errors alone");
   app->add_flag("--all", o->all, "Show the times that are the same, too");
+  for (const char* times : {"--margin", "--all"}) app->get_option(times)->excludes("--no-times");
   app->add_option("--json", o->json, "Write every difference; - for standard output");
   app->add_option("--markdown", o->markdown, "Write the comparison for a pull request; - for standard output");
   for (const char* file : {"--json", "--markdown"}) app->get_option(file)->type_name("FILE");

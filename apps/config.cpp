@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <set>
 #include <sstream>
 
 #include "apps/options.hpp"
@@ -36,6 +38,10 @@ void set_from_file(CLI::Option& option, const CLI::ConfigItem& item, const std::
   try {
     if (option.get_expected_min() == 0) {
       if (item.inputs.size() != 1) throw CLI::ConversionError::TooManyInputsFlag(item.name);
+      const std::string value = CLI::detail::to_lower(item.inputs.front());
+      constexpr std::array kAnswers{"true", "false", "on", "off", "yes", "no", "1", "0"};
+      if (std::find(kAnswers.begin(), kAnswers.end(), value) == kAnswers.end())
+        throw_error(Fault::usage, "{}: {} = {} is not valid; write true or false", path, item.name, printable(value));
       option.add_result(option.get_flag_value(item.name, item.inputs.front()));
     } else {
       option.add_result(item.inputs);
@@ -56,6 +62,7 @@ void expect_readable(std::istringstream& text, const std::string& path) {
   int number = 0;
   for (std::string line; std::getline(text, line);) {
     ++number;
+    if (line.find('\0') != std::string::npos) throw_error(Fault::usage, "{}: line {} has a zero byte", path, number);
     const auto first = line.find_first_not_of(" \t\r");
     if (first == std::string::npos || line[first] == '#' || line[first] == ';') continue;
     const std::string word = line.substr(first, line.find_last_not_of(" \t\r") - first + 1);
@@ -72,7 +79,10 @@ void expect_readable(std::istringstream& text, const std::string& path) {
 void read_config(CLI::App& command, const std::string& path) {
   remember_input({"--config", path});
   constexpr std::uint64_t kMostBytes = 1 << 20;
-  std::istringstream text{read_file(path, kMostBytes, "--config " + path)};
+  std::string bytes = read_file(path, kMostBytes, "--config " + path);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (bytes.starts_with(kByteOrderMark)) bytes.erase(0, kByteOrderMark.size());
+  std::istringstream text{bytes};
   expect_readable(text, path);
   const std::vector<CLI::ConfigItem> items = CLI::ConfigTOML{}.from_config(text);
   std::vector<std::string> sections;
@@ -81,6 +91,7 @@ void read_config(CLI::App& command, const std::string& path) {
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
+  std::set<std::string> seen;
   for (const auto& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // a section begins or ends
     const std::string section = item.parents.empty() ? command.get_name() : item.parents.front();
@@ -94,6 +105,10 @@ void read_config(CLI::App& command, const std::string& path) {
       throw_error(
           Fault::usage, "{}: there is no option '{}' of gradtool {}; {}", path, item.name, command.get_name(),
           near.empty() ? fmt::format("there are {}", joined(keys, ", ")) : fmt::format("did you mean '{}'?", near));
+    }
+    if (!seen.insert(item.name).second) {
+      throw_error(Fault::usage, "{}: '{}' is there twice; several values are a list: {} = [\"A\", \"B\"]", path,
+                  item.name, item.name);
     }
     CLI::Option* option = command.get_option_no_throw("--" + item.name);
     set_from_file(option != nullptr ? *option : *command.get_option(item.name), item, path);

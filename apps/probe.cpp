@@ -116,6 +116,7 @@ int run(ProbeArguments& o) {
   probe.udp = comm.udp;
   check_place(o);
   expect_separate_files({}, std::vector<NamedPath>{{"--out", o.out}, {"--csv", o.csv}});
+  expect_replaceable({"--out", o.out}, OutputKind::json);
   probe.link_from = parse_pattern(o.fit);
   probe.collectives = chosen_collectives(o);
   probe.largest_by_time = o.last.empty();
@@ -191,7 +192,7 @@ Subcommand add_probe(CLI::App& root) {
   app->add_option("-o,--out,--json", o->out, "Write the network and all samples; - for standard output")
       ->type_name("FILE");
   app->add_option("--csv", o->csv, "Write the rows; - for standard output")->type_name("FILE");
-  app->add_option("--name", o->name, "Of the network, in bench's tables [that of the file]");
+  app->add_option("--name", o->name, "Of the network, in bench's tables [that of the file]")->needs("--out");
   set_groups(*app, {{"Communication", {"--comm", "--ranks", "--comm-timeout"}},
                     {"What is sent", {"--collective", "--minbytes", "--maxbytes", "--stepfactor"}},
                     {"Timing", {"--iters", "--warmup-iters", "--rounds", "--timeout"}},

@@ -81,6 +81,7 @@ int run(const ReportArguments& options) {
   // Records that were found in a folder are inputs as those that were named.
   for (const auto& file : page.files) inputs.push_back({"input", file.path});
   expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
+  expect_replaceable({"--out", out}, OutputKind::page);
   if (options.out.empty() && std::filesystem::exists(out) &&
       !shows_same_files(read_file(out, kMostRecordBytes), page)) {
     throw_error(Fault::usage,

@@ -133,6 +133,7 @@ Subcommand add_train(CLI::App& root) {
   app->add_option("--overlap", o->overlap,
                   "In modelled steps: bucket (a unit is sent as soon as the backward pass has it) or none")
       ->check(CLI::IsMember({"none", "bucket"}))
+      ->needs("--network")
       ->capture_default_str();
   app->add_option("-o,--out", t.out, "Folder for train.csv, summary.csv, train.json and checkpoints");
   app->add_flag("--force", t.force, "Replace what an earlier training left there");

@@ -91,6 +91,34 @@ std::string random_name() {
   return name.data();
 }
 
+void expect_replaceable(const NamedPath& output, OutputKind kind) {
+  if (output.path.empty() || is_stream(output.path)) return;
+  std::array<char, 4096> room{};
+  std::ifstream file{output.path, std::ios::binary};
+  file.read(room.data(), room.size());
+  const std::string_view begin{room.data(), static_cast<std::size_t>(file.gcount())};
+  if (begin.empty()) return;
+  const char first = begin[std::min(begin.find_first_not_of(" \t\r\n"), begin.size() - 1)];
+  constexpr std::string_view kHeader =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,-%\"\r";  // of our tables, which have no blanks
+  const std::string_view line = begin.substr(0, begin.find('\n'));
+  const char* wanted = nullptr;
+  switch (kind) {
+    case OutputKind::csv:
+      if (line.find_first_not_of(kHeader) != line.npos || line.find(',') == line.npos) wanted = "table";
+      break;
+    case OutputKind::json:
+      if (first != '{' && first != '[') wanted = "record in JSON";
+      break;
+    case OutputKind::page:
+      if (first != '<') wanted = "page";
+      break;
+  }
+  if (wanted == nullptr) return;
+  throw Error{Fault::usage, described({output, {}, false}) + " exists and is no " + wanted +
+                                ", so it is kept; write to another file, or remove it"};
+}
+
 void expect_separate_files(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs) {
   const NamedPath* on_standard_output = nullptr;
   for (const auto& output : outputs) {
@@ -126,6 +154,10 @@ void expect_separate_files(std::span<const NamedPath> inputs, std::span<const Na
       throw Error{Fault::usage,
                   described(other) + " and " + described(output) + " are the same file; give each a file of its own"};
     }
+  }
+  for (const auto& output : outputs) {
+    if (output.option.ends_with("csv")) expect_replaceable(output, OutputKind::csv);
+    if (output.option.ends_with("json")) expect_replaceable(output, OutputKind::json);
   }
 }
 

@@ -97,6 +97,17 @@ def test_a_record_replaces_no_device_and_no_link(tmp_path):
     assert (tmp_path / "link.json").is_symlink() and json.loads((tmp_path / "folder" / "trial.json").read_text())["runs"]
 
 
+def test_a_record_replaces_no_file_of_another_kind(tmp_path):
+    for name, content in (("capture.h5", b"\x89HDF\r\n\x1a\n"), ("train.py", b"import torch\n"), ("notes", b"[] and more")):
+        (tmp_path / name).write_bytes(content)
+        for replace in (True, False):
+            with pytest.raises(gradtool.UsageError, match=f"{name} exists and is no record in JSON"):
+                attempt(["bf16"], train, seeds=1, out=tmp_path / name, replace=replace)
+        assert (tmp_path / name).read_bytes() == content
+    (tmp_path / "empty.json").touch()
+    attempt(["bf16"], train, seeds=1, out=tmp_path / "empty.json", replace=True)
+
+
 def test_a_seed_with_which_the_training_itself_diverges_is_left_out(tmp_path):
     """The runs of other seeds are not lost, whether the trial goes on or is resumed."""
     ran = []

@@ -175,6 +175,45 @@ def check_config(folder):
     refused(3, ["bench", SAMPLE, "--config", file], "c.toml", "more than")
     file.write_text('# a comment\n\n;\n#\n[bench]\ncodec = ["fp16",\n"bf16"\n]\niters = 2\n')
     assert "bf16" in done("bench", SAMPLE, "--config", file, "--csv", "-")
+    for text, words in (("hot = 2\niters = 2\n", "hot = 2 is not valid; write true or false"), ("codec = fp16\0\n", "line 1 has a zero byte"),
+                        ("[bench]\niters = 2\n[bench]\niters = 3\n", "'iters' is there twice"),
+                        ("iters = 2\niters = 3\n", "iters")):
+        file.write_text(text)
+        refused(2, ["bench", SAMPLE, "--config", file], "c.toml", words)
+    file.write_bytes(b"\xef\xbb\xbfcodec = fp16\niters = 2\nhot = yes\n")  # as Windows writes it
+    assert "fp16" in done("bench", SAMPLE, "--config", file, "--csv", "-")
+
+
+def check_outputs_replace_only_their_kind(folder):
+    """A program, a capture or notes are no older version of a table, a record or a page."""
+    table, record, page = folder / "t.csv", folder / "r.json", folder / "p.html"
+    bench = ["bench", SAMPLE, "--codec", "fp16", "-n", "2"]
+    for _ in range(2):  # what a command wrote it replaces
+        done(*bench, "--csv", table, "--json", record, "--steps-csv", folder / "s.csv")
+        if HAS_REPORT:
+            done("report", record, "-o", page)
+        done("analyze", SAMPLE, "--only", "variance", "-o", folder, "--csv", folder / "a.csv", "--json", folder / "a.json")
+        done("list", "--csv", folder / "l.csv", "--json", folder / "l.json")
+        done("info", SAMPLE, "--csv", folder / "i.csv", "--json", folder / "i.json")
+        done("tune", SAMPLE, "--budget", "1", "--network", "1gbe", "--csv", folder / "u.csv", "--json", folder / "u.json")
+        done("compare", record, record, "--json", folder / "c.json")
+    for name, content in (("train.py", b"import os\n"), ("run.sh", b"#!/bin/sh\n"), ("x.py", b"x=1,2\n"), ("w.npz", b"PK\3\4ab"), ("n.txt", b"to do, soon\n"),
+                          ("h.h5", SAMPLE.read_bytes())):
+        path = folder / name
+        path.write_bytes(content)
+        for command in ([*bench, "--csv", path], [*bench, "--json", path], [*bench, "--steps-csv", path], ["report", record, "-o", path],
+                        ["compare", record, record, "--json", path], ["analyze", SAMPLE, "-o", folder, "--csv", path], ["list", "--csv", path]):
+            if command[0] == "report" and not HAS_REPORT:
+                continue
+            refused(2, command, name, *(() if name == "h.h5" else ("so it is kept",)))
+        assert path.read_bytes() == content
+    refused(2, [*bench, "--csv", record], "r.json", "is no table")
+    if HAS_REPORT:
+        refused(2, [*bench, "--json", page], "p.html", "is no record in JSON")
+        refused(2, ["report", record, "-o", table], "t.csv", "is no page")
+    done(*bench, "--csv", "/dev/null")
+    (folder / "empty").touch()
+    done(*bench, "--csv", folder / "empty")
 
 
 def check_pages_replace_no_records(folder, record):
@@ -251,7 +290,7 @@ def check_outputs_spare_what_is_read_elsewhere(folder):
     """A configuration, a program and the source of a prototype are inputs, although no option of the command lists them."""
     def spares(path, *arguments):
         before = path.read_bytes()
-        refused(2, arguments, path.name, "would destroy")
+        refused(2, arguments, path.name)
         assert path.read_bytes() == before
 
     config = folder / "k.toml"
@@ -290,6 +329,14 @@ def check_options_without_effect(folder):
     """An option that does nothing here is refused and not ignored."""
     for more in (("--max-noise", "0.1"), ("--timeout", "1"), ("--min-samples", "5")):
         refused(2, ["bench", SAMPLE, "--codec", "fp16", "-n", "1", *more], more[0])
+    for setting in ("--samples", "--taps"):
+        refused(2, ["analyze", SAMPLE, "--only", "losses", "--out", folder / "no", setting, "3"], setting, "correlation")
+    record = folder / "b.json"
+    done("bench", SAMPLE, "--codec", "fp16", "-n", "1", "--json", record)
+    for more in (("--margin", "0.1"), ("--all",)):
+        refused(2, ["compare", record, record, "--no-times", *more], more[0])
+    refused(2, ["train", "--model", "mlp", "--codec", "fp16", "--out", folder / "no", "--overlap", "none"], "--network")
+    refused(2, ["probe", "--name", "mine"], "--out")
     if HAS_REPORT:
         done("analyze", SAMPLE, "--only", "losses", "--out", folder / "an")
         for more in (("--max-nmse", "0.1"), ("--network", "1gbe"), ("--nodes", "4")):
@@ -306,7 +353,7 @@ with tempfile.TemporaryDirectory() as name:
         own = place / "bench.json"
         own.write_bytes(bench.read_bytes())
         check(place, own)
-    for check in (check_trials, check_trainings, check_config, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole,
+    for check in (check_trials, check_trainings, check_config, check_outputs_replace_only_their_kind, check_line_separators, check_what_is_replaced_stays_until_the_new_one_is_whole,
                   check_outputs_spare_what_is_read_elsewhere, check_one_output_that_fails_keeps_no_other, check_options_without_effect):
         place = top / check.__name__
         place.mkdir()

@@ -24,6 +24,8 @@ from ._trial_result import FORMAT, SCHEMA, TrialResult
 BASELINE = "none"
 #: Factors that lr_factors="tune" tries.
 _FACTORS = (1.0, 0.5, 0.25, 0.1, 2.0)
+#: Bytes that a record has at most, as for the program.
+_MOST_BYTES = 1 << 30
 
 
 def of_ranks(value: Any) -> list:
@@ -154,6 +156,15 @@ def _grown(settings: dict, recorded: dict) -> dict:
     return {**settings, "codecs": list(names), "names": list(names.values()), "seeds": list(dict.fromkeys(recorded["seeds"] + settings["seeds"]))}
 
 
+def _may_be_record(path: str) -> bool:
+    """Whether a file begins as JSON does. One that cannot be read may be a record; reading it says why it cannot."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096).lstrip()[:1] in (b"", b"{")
+    except OSError:
+        return True
+
+
 def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
     """Runs that a trial of these settings has made already, the model's name, and the settings with the record's codecs and seeds."""
     if path is None:
@@ -169,9 +180,13 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         return [], None, settings
     if not os.path.isfile(path):
         raise UsageError(f"{path} is no plain file, and a record is not written in its place; give another path")
+    if not _may_be_record(path):
+        raise UsageError(f"{path} exists and is no record in JSON, so it is kept; give another path, or remove it")
     if replace:
         return [], None, settings
     try:
+        if os.path.getsize(path) > _MOST_BYTES:
+            raise ValueError("it has more than a gibibyte")
         with open(path, encoding="utf-8") as file:
             record = json.load(file)
         if record["format"] != FORMAT or record["schema_version"] != SCHEMA:
@@ -189,7 +204,7 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         if not differ:
             result = TrialResult(grown, runs)
             json.dumps([str(result), result.arms, runs], allow_nan=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, MemoryError) as error:
         raise DataError(f"{path} is no record of a trial ({error}); give another path, or replace=True") from error
     if runs and settings["train_sha256"] is None:
         raise UsageError(f"{path} is there, and train has no source by which to tell whether it is of the same trial; give another path, or replace=True")
