@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "lib/capture/dataset.hpp"
 #include "lib/capture/sampler.hpp"
@@ -18,6 +20,7 @@
 #include "lib/capture/trainer.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/interrupt.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
@@ -89,10 +92,18 @@ void restore_replaced(const fs::path& folder) {
 class FolderLock {
  public:
   FolderLock() = default;
-  /// Throws Fault::usage where another one has the folder.
-  explicit FolderLock(const fs::path& folder) : descriptor_{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)} {
-    if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  /// Throws Fault::usage where another one has the folder, or waits for its end: a job that was told to stop still
+  /// writes its checkpoint when it is started again.
+  FolderLock(const fs::path& folder, bool waits)
+      : descriptor_{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)} {
+    for (bool said = false;; said = true) {
+      if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+      if (!waits || interrupted()) break;
+      if (!said) fmt::print(stderr, "another gradtool train writes to '{}': waiting for its end\n", folder.string());
+      std::this_thread::sleep_for(std::chrono::milliseconds{50});
+    }
     close(descriptor_);
+    stop_if_interrupted();
     refuse_folder(fmt::format("--out '{}': another gradtool train writes there; wait for it, or choose another folder",
                               folder.string()));
   }
@@ -114,7 +125,7 @@ bool prepare_folder(const TrainOptions& options, const std::vector<Fact>& facts,
   const fs::path folder{options.out};
   try {
     fs::create_directories(folder);
-    lock = FolderLock{folder};
+    lock = FolderLock{folder, options.resume};
     restore_replaced(folder);
     if (!fs::is_empty(folder)) {
       if (options.resume) {

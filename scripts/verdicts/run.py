@@ -148,7 +148,8 @@ def train(campaign, options):
         print(f"{campaign.name}: complete", file=sys.stderr)
         return ""
     before = processor_seconds()
-    status = call(command + (["--resume"] if os.path.exists(os.path.join(folder, "settings.json")) else []), options)
+    # It begins where nothing is there, and waits for one that was told to stop and still writes its checkpoint.
+    status = call([*command, "--resume"], options)
     with open(os.path.join(options.out, campaign.name + ".seconds"), "a") as file:
         file.write(f"{processor_seconds() - before:.1f}\n")
     if status in (77, 130):

@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 
@@ -15,10 +17,14 @@ from example import check, compare, hashes, rows, run, write_data
 program = os.path.abspath(sys.argv[1])
 
 
-def train(*arguments, **options):
+def line(*arguments):
     common = {"--model": "lenet5", "--workers": "2", "--batch-size": "8", "--threads": "1"}
     given = [word for key, value in common.items() if key not in arguments for word in (key, value)]
-    return run(program, "train", *given, *arguments, **options)
+    return [program, "train", *given, *arguments]
+
+
+def train(*arguments, **options):
+    return run(*line(*arguments), **options)
 
 
 def refused(status, words, *arguments):
@@ -102,10 +108,18 @@ with tempfile.TemporaryDirectory() as folder:
     compare(out, expected, "put back")
     held = os.open(out, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    for more in ((), ("--force",), ("--resume",)):
+    for more in ((), ("--force",)):
         refused(2, ["another gradtool train writes there"], *command, "--out", out, *more)
-    os.close(held)
     compare(out, expected, "refused beside another one")
+    # A job that is started again waits for the one that still writes its checkpoint, unless it is stopped.
+    for stop in (True, False):
+        waiting = subprocess.Popen(line(*command, "--out", out, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        said = waiting.stderr.readline()
+        check("writes to" in said and "waiting for its end" in said, said)
+        waiting.send_signal(signal.SIGTERM) if stop else os.close(held)
+        waiting.communicate()
+        check(waiting.returncode == (130 if stop else 0), f"{waiting.returncode}")
+    compare(out, expected, "waited")
     path = os.path.join(out, "checkpoints/1-topk-seed2.checkpoint")
     with open(path, "r+b") as file:
         file.seek(5000)
