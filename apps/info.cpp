@@ -332,9 +332,9 @@ void print_summary(const Summary& summary, bool all) {
     const TensorInfo& tensor = reader.tensors()[t];
     std::string also = tensor.has_second_moment ? "second moment" : "";
     if (tensor.has_weight) also += also.empty() ? "weight" : ", weight";
-    rows.push_back({text("tensor"), printable(text("name")), text("kind"), text("shape"),
-                    or_dash(printable(text("layout"))), text("elements"), text("dtype"), or_dash(text("non_finite")),
-                    or_dash(also)});
+    const auto name = [&](const char* column) { return cut_in_the_middle(printable(text(column)), 40); };
+    rows.push_back({text("tensor"), name("name"), text("kind"), text("shape"), or_dash(name("layout")),
+                    text("elements"), text("dtype"), or_dash(text("non_finite")), or_dash(also)});
   }
   fmt::print("\n{}", format_rows({"#", "name", "kind", "shape", "layout", "elements", "dtype", "non-finite", "also"},
                                  rows, {true, false, false, false, false, true, false, true, false}));

@@ -116,7 +116,7 @@ int run(ProbeArguments& o) {
   probe.udp = comm.udp;
   check_place(o);
   expect_separate_files({}, std::vector<NamedPath>{{"--out", o.out}, {"--csv", o.csv}});
-  expect_replaceable({"--out", o.out}, OutputKind::json);
+  expect_same_kind({"--out", o.out}, OutputKind::json);
   probe.link_from = parse_pattern(o.fit);
   probe.collectives = chosen_collectives(o);
   probe.largest_by_time = o.last.empty();

@@ -53,6 +53,8 @@ int run(const ReportArguments& options) {
   for (const auto& trained : options.trained) inputs.push_back({"--trained", trained});
   const bool html = options.format == "html", words = options.format == "text";
   const std::string out = !options.out.empty() ? options.out : html ? "report.html" : words ? "-" : "charts";
+  if (!html && !words && out == "-")
+    throw_error(Fault::usage, "--format {} writes a folder; name it with --out", options.format);
   if (html || words) expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
   if (options.max_nmse && !(*options.max_nmse >= 0.0 && *options.max_nmse <= 1e300))
     throw_error(Fault::usage, "--max-nmse {} is not valid; an error is 0 or more", *options.max_nmse);
@@ -81,7 +83,7 @@ int run(const ReportArguments& options) {
   // Records that were found in a folder are inputs as those that were named.
   for (const auto& file : page.files) inputs.push_back({"input", file.path});
   expect_separate_files(inputs, std::vector<NamedPath>{{"--out", out}});
-  expect_replaceable({"--out", out}, OutputKind::page);
+  expect_same_kind({"--out", out}, OutputKind::page);
   if (options.out.empty() && std::filesystem::exists(out) &&
       !shows_same_files(read_file(out, kMostRecordBytes), page)) {
     throw_error(Fault::usage,

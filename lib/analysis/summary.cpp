@@ -210,7 +210,9 @@ std::string rows_of(const Table& summary) {
   // Names of tensors are shortened when the numbers need the width.
   constexpr std::size_t kLongestName = 30, kShortestName = 10;
   for (std::size_t longest = kLongestName;; --longest) {
-    std::string text = format_rows(header, rows, right, longest);
+    std::vector<std::vector<std::string>> cut = rows;
+    for (auto& row : cut) row.front() = cut_in_the_middle(row.front(), longest);
+    std::string text = format_rows(header, cut, right, longest);
     if (text.find('\n') <= kWidth || longest == kShortestName) return text;
   }
 }

@@ -91,7 +91,7 @@ std::string random_name() {
   return name.data();
 }
 
-void expect_replaceable(const NamedPath& output, OutputKind kind) {
+void expect_same_kind(const NamedPath& output, OutputKind kind) {
   if (output.path.empty() || is_stream(output.path)) return;
   std::array<char, 4096> room{};
   std::ifstream file{output.path, std::ios::binary};
@@ -156,8 +156,8 @@ void expect_separate_files(std::span<const NamedPath> inputs, std::span<const Na
     }
   }
   for (const auto& output : outputs) {
-    if (output.option.ends_with("csv")) expect_replaceable(output, OutputKind::csv);
-    if (output.option.ends_with("json")) expect_replaceable(output, OutputKind::json);
+    if (output.option.ends_with("csv")) expect_same_kind(output, OutputKind::csv);
+    if (output.option.ends_with("json")) expect_same_kind(output, OutputKind::json);
   }
 }
 
@@ -259,6 +259,7 @@ void expect_no_input(const std::string& path) {
 OutputFile::OutputFile(std::string path) : path_{std::move(path)} {
   struct stat found {};
   const bool exists = stat(path_.c_str(), &found) == 0;
+  if (!exists && errno == ENAMETOOLONG) fail(std::strerror(errno));  // now, and not at commit()
   if (exists && S_ISDIR(found.st_mode)) fail("it is a folder");
   if (exists && is_shareable(found.st_mode)) {
     descriptor_ = open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);

@@ -23,14 +23,14 @@ void remember_input(const NamedPath& input);
 /// spelled: through links, hard links or "..", and also where the file is not there yet. Opens nothing. Standard output
 /// and standard error count as outputs where they are files. Ignored are empty paths, and devices and pipes, which
 /// several may share; "-" is standard output, which only one may have. Outputs whose options end with csv or json are
-/// held to expect_replaceable, too.
+/// held to expect_same_kind, too.
 void expect_separate_files(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs);
 
 /// The outputs that replace what is there without --force, because a command that is run again has the same one.
 enum class OutputKind { csv, json, page };
 /// Throws Fault::usage where the output exists and does not begin as `kind` does: somebody's program, capture or notes
 /// are no older version of it. Reads 4 KiB at most. What is empty may be replaced, and so may devices and pipes.
-void expect_replaceable(const NamedPath& output, OutputKind kind);
+void expect_same_kind(const NamedPath& output, OutputKind kind);
 
 /// `path` with the symbolic link that it names, if it names one, replaced by what that points to, which need not exist.
 [[nodiscard]] std::string follow_links(const std::string& path);

@@ -47,27 +47,53 @@ std::string to_text(const Cell& cell) {
   return std::visit(Printer{}, cell);
 }
 
+std::string cut_in_the_middle(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text;
+  const auto inside = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
+  std::size_t head = (most - 3) * 2 / 5;
+  std::size_t tail = text.size() - (most - 3 - head);
+  while (head > 0 && inside(head)) --head;
+  while (tail < text.size() && inside(tail)) ++tail;
+  return text.substr(0, head) + "..." + text.substr(tail);
+}
+
 std::string format_rows(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                         const std::vector<bool>& align_right, std::size_t max_cell) {
-  const auto shown = [max_cell](const std::string& cell) {
-    return cell.size() <= max_cell ? cell : cell.substr(0, max_cell - 3) + "...";
+  // A name that is cut might be that of another row, so it stands above the row's other cells.
+  const auto stands_above = [&](const std::vector<std::string>& row, std::size_t c) {
+    return row[c].size() > max_cell && !align_right[c] && c + 1 < row.size();
+  };
+  const auto shown = [&](const std::vector<std::string>& row, std::size_t c) {
+    return row[c].size() <= max_cell ? row[c] : row[c].substr(0, max_cell - 3) + "...";
   };
   std::vector<std::size_t> width(header.size());
   for (std::size_t c = 0; c < header.size(); ++c) width[c] = header[c].size();
   for (const auto& row : rows) {
-    for (std::size_t c = 0; row.size() > 1 && c < row.size(); ++c) width[c] = std::max(width[c], shown(row[c]).size());
+    for (std::size_t c = 0; row.size() > 1 && c < row.size(); ++c) {
+      if (!stands_above(row, c)) width[c] = std::max(width[c], shown(row, c).size());
+    }
   }
   std::string out;
   const auto append = [&](const std::vector<std::string>& row) {
     std::string line;
+    std::size_t column = 0;  // where the next cell begins
+    const auto end_line = [&] {
+      line.erase(line.find_last_not_of(' ') + 1);
+      if (!line.empty()) out += line + '\n';
+    };
     for (std::size_t c = 0; c < row.size(); ++c) {
-      const std::string cell = shown(row[c]);
+      column += width[c] + 2;
+      if (stands_above(row, c)) {
+        line += row[c];
+        end_line();
+        line.assign(column, ' ');
+        continue;
+      }
+      const std::string cell = shown(row, c);
       const std::string pad(width[c] - cell.size(), ' ');
-      if (c > 0) line += "  ";
-      line += align_right[c] ? pad + cell : cell + pad;
+      line += (align_right[c] ? pad + cell : cell + pad) + "  ";
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + '\n';
+    end_line();
   };
   append(header);
   for (const auto& row : rows) {

@@ -67,9 +67,14 @@ class Table {
 /// The shortest text that reads back to the same value; "inf", "nan" as pandas reads them; empty for monostate.
 [[nodiscard]] std::string to_text(const Cell& cell);
 
-/// A table for people: columns padded to their widest cell, those of `align_right` on the right. Cells longer than
-/// `max_cell` end in "...". A row of one cell is a heading for those below it, as long as it is. One line per row, the
-/// header first, two spaces between columns, none at the end of a line.
+/// `text` in at most `most` bytes, 5 or more: where it is longer, "..." stands for its middle, because the ends of a
+/// tensor's name are what tells it from others. No character of UTF-8 is cut.
+[[nodiscard]] std::string cut_in_the_middle(const std::string& text, std::size_t most);
+
+/// A table for people: columns padded to their widest cell, those of `align_right` on the right. A name longer than
+/// `max_cell`, on the left, is whole, and the row's other cells follow in the next line; other cells so long end in
+/// "...". A row of one cell is a heading for those below it, as long as it is. The header is first, two spaces are
+/// between columns, none at the end of a line.
 [[nodiscard]] std::string format_rows(const std::vector<std::string>& header,
                                       const std::vector<std::vector<std::string>>& rows,
                                       const std::vector<bool>& align_right, std::size_t max_cell = 40);

@@ -98,12 +98,15 @@ def test_a_record_replaces_no_device_and_no_link(tmp_path):
 
 
 def test_a_record_replaces_no_file_of_another_kind(tmp_path):
-    for name, content in (("capture.h5", b"\x89HDF\r\n\x1a\n"), ("train.py", b"import torch\n"), ("notes", b"[] and more")):
+    for name, content in (("capture.h5", b"\x89HDF\r\n\x1a\n"), ("train.py", b"import torch\n"), ("notes", b"buy milk")):
         (tmp_path / name).write_bytes(content)
-        for replace in (True, False):
-            with pytest.raises(gradtool.UsageError, match=f"{name} exists and is no record in JSON"):
-                attempt(["bf16"], train, seeds=1, out=tmp_path / name, replace=replace)
+        with pytest.raises(gradtool.UsageError, match=f"{name} exists and is no record in JSON"):
+            attempt(["bf16"], train, seeds=1, out=tmp_path / name, replace=True)
+        with pytest.raises(gradtool.DataError, match=f"{name} is no record of a trial"):
+            attempt(["bf16"], train, seeds=1, out=tmp_path / name)
         assert (tmp_path / name).read_bytes() == content
+    with pytest.raises(gradtool.UsageError, match="cannot be written .File name too long"):
+        attempt(["bf16"], train, seeds=1, out=tmp_path / ("x" * 300))
     (tmp_path / "empty.json").touch()
     attempt(["bf16"], train, seeds=1, out=tmp_path / "empty.json", replace=True)
 

@@ -266,9 +266,9 @@ def small_files(size, ignore_signal=False):
 
 def check_full_disk(folder):
     old = folder / "old.csv"
-    old.write_text("old\n")
+    old.write_text("old,table\n")
     expect(run("info", SAMPLE, "--csv", old, **small_files(10)), 4, "old.csv", "File too large")
-    assert old.read_text() == "old\n"
+    assert old.read_text() == "old,table\n"
     done = run("bench", SAMPLE, *QUICK, "--payloads", folder / "p", **small_files(1000))
     assert done.returncode == 1 and "failed" in done.stderr and "wrote" not in done.stderr, done
     only(folder, "old.csv")

@@ -211,6 +211,10 @@ def check_outputs_replace_only_their_kind(folder):
     if HAS_REPORT:
         refused(2, [*bench, "--json", page], "p.html", "is no record in JSON")
         refused(2, ["report", record, "-o", table], "t.csv", "is no page")
+        refused(2, ["report", record, "-o", "-", "--format", "svg"], "--format svg writes a folder")
+    for option in ("--csv", "--json"):  # before anything is measured
+        assert run(*bench, option, folder / ("x" * 300)).stdout == ""
+        refused(4, [*bench, option, folder / ("x" * 300)], "File name too long")
     done(*bench, "--csv", "/dev/null")
     (folder / "empty").touch()
     done(*bench, "--csv", folder / "empty")

@@ -54,10 +54,10 @@ def check_planted_link(folder):
     """A link where the temporary name would be is not followed, and stays: it is somebody else's."""
     victim, out = folder / "victim", folder / "out.csv"
     victim.write_text("precious")
-    out.write_text("old")
+    out.write_text("old,table")
     for target in (victim, folder / "absent"):
         refused(run("info", SAMPLE, "--csv", out, happening="symlink", victim=target), "File exists")
-        assert victim.read_text() == "precious" and out.read_text() == "old" and not (folder / "absent").exists()
+        assert victim.read_text() == "precious" and out.read_text() == "old,table" and not (folder / "absent").exists()
         left = temporary_names(folder)
         assert len(left) == 1 and (folder / left[0]).is_symlink(), f"not ours to remove: {left}"
         os.remove(folder / left[0])
@@ -65,15 +65,15 @@ def check_planted_link(folder):
 
 def check_name_taken(folder):
     out = folder / "out.csv"
-    out.write_text("old")
+    out.write_text("old,table")
     refused(run("info", SAMPLE, "--csv", out, happening="file"), "File exists")
     left = temporary_names(folder)
-    assert len(left) == 1 and out.read_text() == "old", f"not ours to remove: {left}"
+    assert len(left) == 1 and out.read_text() == "old,table", f"not ours to remove: {left}"
 
 
 def check_failures(folder):
     out = folder / "out.csv"
-    out.write_text("old")
+    out.write_text("old,table")
 
     def little_room():
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
@@ -84,7 +84,7 @@ def check_failures(folder):
     # Refused after the outputs were found to be writable.
     done = run("bench", SAMPLE, "--codec", "fp16", "--csv", out, "--layers", "matches nothing")
     assert done.returncode == 2, done.stderr
-    assert os.listdir(folder) == ["out.csv"] and out.read_text() == "old", os.listdir(folder)
+    assert os.listdir(folder) == ["out.csv"] and out.read_text() == "old,table", os.listdir(folder)
 
 
 def check_full_disk(folder):
@@ -94,7 +94,7 @@ def check_full_disk(folder):
         return
     try:
         out = folder / "out.csv"
-        out.write_text("old")
+        out.write_text("old,table")
         filler = folder / "filler"
         with open(filler, "wb", buffering=0) as file:
             try:
@@ -103,7 +103,7 @@ def check_full_disk(folder):
             except OSError:
                 pass
         refused(run("info", SAMPLE, "--csv", out), "No space left")
-        assert sorted(os.listdir(folder)) == ["filler", "out.csv"] and out.read_text() == "old", os.listdir(folder)
+        assert sorted(os.listdir(folder)) == ["filler", "out.csv"] and out.read_text() == "old,table", os.listdir(folder)
         os.remove(filler)
         assert run("info", SAMPLE, "--csv", out).returncode == 0, "the next run works"
         assert os.listdir(folder) == ["out.csv"]
@@ -129,10 +129,10 @@ def check_signals(folder):
 def check_kill(folder):
     """The one way out on which the name stays. The output is the old one, and the next run is not hindered."""
     out = folder / "out.csv"
-    out.write_text("old")
+    out.write_text("old,table")
     assert run("info", SAMPLE, "--csv", out, happening="kill").returncode == -signal.SIGKILL
-    assert out.read_text() == "old" and len(temporary_names(folder)) == 1, os.listdir(folder)
-    assert run("info", SAMPLE, "--csv", out).returncode == 0 and out.read_text() != "old"
+    assert out.read_text() == "old,table" and len(temporary_names(folder)) == 1, os.listdir(folder)
+    assert run("info", SAMPLE, "--csv", out).returncode == 0 and out.read_text() != "old,table"
     assert len(os.listdir(folder)) == 2
 
 

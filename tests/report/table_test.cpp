@@ -68,10 +68,31 @@ TEST(TableForPeople, LeavesHeadingsWhole) {
             "a  b\na heading longer than a cell\n1  2\n");
 }
 
-TEST(TableForPeople, CutsLongCellsButNoLine) {
-  EXPECT_EQ(format_rows({"name", "x"}, {{"0123456789", "1"}}, {false, true}, 8),
-            "name      x\n"
-            "01234...  1\n");
+TEST(TableForPeople, LeavesLongNamesWholeAboveTheirRow) {
+  EXPECT_EQ(format_rows({"name", "x", "y"}, {{"0123456789", "1", ""}, {"short", "2", "3"}}, {false, true, false}, 8),
+            "name   x  y\n"
+            "0123456789\n"
+            "       1\n"
+            "short  2  3\n");
+  EXPECT_EQ(format_rows({"#", "name", "x"}, {{"7", "0123456789", "1"}, {"8", "short", "2"}}, {true, false, true}, 8),
+            "#  name   x\n"
+            "7  0123456789\n"
+            "          1\n"
+            "8  short  2\n");
+  EXPECT_EQ(format_rows({"name", "x"}, {{"0123456789", ""}}, {false, true}, 8), "name  x\n0123456789\n");
+}
+
+TEST(TableForPeople, CutsNamesOfTensorsInTheMiddle) {
+  EXPECT_EQ(cut_in_the_middle("layer.0.weight", 14), "layer.0.weight");
+  EXPECT_EQ(cut_in_the_middle("layer.0.weight", 13), "laye...weight");
+  EXPECT_EQ(cut_in_the_middle("\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9", 11), "\u00e9...\u00e9\u00e9")
+      << "no half of a character";
+}
+
+TEST(TableForPeople, CutsOtherLongCells) {
+  EXPECT_EQ(format_rows({"name", "x"}, {{"a", "0123456789"}}, {false, false}, 8),
+            "name  x\n"
+            "a     01234...\n");
   EXPECT_EQ(format_rows({"name"}, {{"01234567"}}, {false}, 8), "name\n01234567\n");
 }
 

@@ -309,6 +309,8 @@ def _bytes(payload: Any) -> Any:
 
 
 def _shape(shape: Any) -> tuple:
+    if not isinstance(shape, numbers.Integral) and not hasattr(shape, "__iter__"):
+        raise UsageError(f"the shape is {shape!r}; valid is a whole number or a tuple of such numbers")
     extents = (shape,) if isinstance(shape, numbers.Integral) else tuple(shape)
     return tuple(_whole("an extent of the shape", extent) for extent in extents)
 

@@ -174,15 +174,17 @@ def resumed(path: Optional[str], settings: dict, replace: bool) -> tuple:
         with open(trying, "x", encoding="utf-8"):
             pass
         os.remove(trying)
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(path)  # a name may be too long
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); give a path in a folder that is there") from error
     if not os.path.lexists(path):
         return [], None, settings
     if not os.path.isfile(path):
         raise UsageError(f"{path} is no plain file, and a record is not written in its place; give another path")
-    if not _may_be_record(path):
-        raise UsageError(f"{path} exists and is no record in JSON, so it is kept; give another path, or remove it")
     if replace:
+        if not _may_be_record(path):
+            raise UsageError(f"{path} exists and is no record in JSON, so it is kept; give another path, or remove it")
         return [], None, settings
     try:
         if os.path.getsize(path) > _MOST_BYTES:
