@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ELEMENTS = 20000
@@ -97,6 +98,18 @@ def main():
             cut = report(folder)
             record.write_text(text)
             assert ("\n| bf16 |" in cut) == kept and "\n| vgc |" not in cut, cut
+
+        # Killed by the system, at a time that nobody chose: what it had timed until then is read.
+        record.write_text("")
+        killed = subprocess.Popen([build / "bin/gradtool_microbench", "--device=cuda", f"--elements={ELEMENTS}",
+                                   f"--benchmark_out={record}", "--benchmark_out_format=json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while record.read_text().count('"run_name"') < 3:
+            assert killed.poll() is None, "it ended by itself"
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert not record.read_text().rstrip().endswith("}\n  ]\n}"), "it ended by itself"
+        assert "\n| adacomp |" in report(folder), "what was timed is lost"
 
 
 if __name__ == "__main__":
