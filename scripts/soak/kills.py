@@ -60,6 +60,11 @@ def processes_with(word):
     return [pid for pid in found if pid != os.getpid()]
 
 
+def old_text(path):
+    """Begins as the output does, so that a command replaces it."""
+    return {".json": "{}\n", ".html": "<old>\n"}.get(path.suffix, "old,table\n")
+
+
 class Command:
     """A command whose outputs are replaced as a whole, in a folder of its own."""
 
@@ -100,7 +105,7 @@ class Command:
         for path in self.paths:  # half of the trials replace an old output
             path.unlink(missing_ok=True)
             if chance.random() < 0.5:
-                path.write_text("old\n")
+                path.write_text(old_text(path))
         process = subprocess.Popen(self.command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         time.sleep(chance.uniform(0, 1.1 * self.seconds))
         try:
@@ -123,7 +128,7 @@ class Command:
             time.sleep(0.05)
         require(not processes_with(str(self.folder)), "a process is left")
         for path in self.paths:
-            if path.exists() and path.read_text() != "old\n":
+            if path.exists() and path.read_text() != old_text(path):
                 self.check_whole(path)
         # MPI's launcher kills those ranks that the signal did not hit.
         self.check_leftovers(allowed=number == signal.SIGKILL or bool(self.launcher))
