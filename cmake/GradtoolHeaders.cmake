@@ -14,8 +14,10 @@ function(gradtool_precompiled name)
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
 endfunction()
 
-# fmt's definitions change its headers, so every source has them, whether or not its target links fmt.
+# fmt's definitions change its headers, so every source has them, whether or not its target links fmt; and its headers may lie elsewhere
+# than the system's.
 target_compile_definitions(gradtool_options INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_COMPILE_DEFINITIONS>)
+target_include_directories(gradtool_options SYSTEM INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 if(GRADTOOL_CCACHE)  # which otherwise gives up at a precompiled header
   target_compile_options(gradtool_options INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>
