@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the archive of scripts/gpu-prefix.sh and configures against it on what looks like a bare machine with a card: in a mount namespace
-# whose /usr has no development package but those of the compilers, without a network, and with an nvidia-smi that names a card. Needs root,
-# overlay mounts and nvcc; exits with 77 where these are missing.
+# Makes the archive of scripts/gpu-prefix.sh, configures against it and compiles a program with it on what looks like a bare machine with a
+# card: in a mount namespace whose /usr has no development package but those of the compilers, without a network, and with an nvidia-smi
+# that names a card. Needs root, overlay mounts and nvcc; exits with 77 where these are missing.
 #
 # Usage: scripts/gpu-prefix-check.sh [STAGES]        (of gpu-check.sh: configure by default; configure,build compiles too)
 set -euo pipefail
@@ -27,8 +27,8 @@ unshare -m -n bash -euo pipefail -c '
   PATH="$work/bin:$PATH" scripts/gpu-check.sh --prefix "$work/prefix.tar.xz" --build "$work/build" --out "$work/out" --stages "$stages" --minutes 30
   ! grep -E "^(HDF5|FFTW|Boost|GTest|BLAS|LAPACK|nlohmann)[A-Za-z_]*:(FILEPATH|PATH)=/usr/(lib|include)" "$work/build/CMakeCache.txt" ||
     { echo "gpu-prefix-check.sh: these are not the archive'"'"'s" >&2; exit 1; }
-  # The archive brings newer headers of CUDA itself, which the toolkit that is here may lack.
-  cmake --build "$work/build" --target apps/microbench/CMakeFiles/gradtool_microbench.dir/cub_topk.cu.o
+  # A program is compiled and linked with what is in the archive; so are the newer headers of CUDA that it brings.
+  cmake --build "$work/build" --target io_test apps/microbench/CMakeFiles/gradtool_microbench.dir/cub_topk.cu.o
   grep -q DeviceTopK "$work/build/apps/microbench/CMakeFiles/gradtool_microbench.dir/cub_topk.cu.o" ||
     { echo "gpu-prefix-check.sh: the archive has no cub::DeviceTopK" >&2; exit 1; }
   for name in HDF5 FFTW CUDA NCCL; do grep -E "^--   $name +in" "$work/build/configure.log"; done

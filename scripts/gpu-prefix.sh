@@ -43,8 +43,9 @@ for name in blas lapack; do
   for file in "$libraries/$name/lib$name.so"*; do [ ! -e "$file" ] || ln -sf "$name/$(basename "$file")" "$libraries/"; done
 done
 find "$prefix" -xtype l -delete
-# Boost has 160 MB of headers, of which those of lib/analysis include 4 MB.
-headers=$(printf '#include <boost/math/special_functions/%s.hpp>\n' beta digamma gamma trigamma |
+# Boost has 160 MB of headers, of which the sources include 6 MB.
+sources=$(dirname "$(readlink -f "$0")")/..
+headers=$(grep -rhoE '#include <boost/[^>]+>' "$sources"/{apps,kernels,lib,tests} --include='*.[ch]pp' --include='*.cu' | sort -u |
   g++ -std=c++20 -M -isystem "$prefix/usr/include" -x c++ - | tr ' \\' '\n\n' | sort -u)
 used=$(grep -F "$prefix/usr/include/boost/" <<<"$headers") ||
   { echo "gpu-prefix.sh: the packages have no headers of Boost.Math: ${packages[*]}" >&2; exit 1; }
