@@ -60,7 +60,7 @@ GT_HD inline Draws draw4(const DrawKey& key, std::uint64_t index) {
 }
 
 /// draw4 of an index below 2^32, that is of elements below 2^34. Their counters have all but the lowest word in common,
-/// so that a GPU's threads compute a twentieth of the rounds once for many calls.
+/// so that a GPU's threads compute two of the twenty products once for many calls.
 GT_HD inline Draws draw4_low(const DrawKey& key, std::uint32_t index) {
   return philox(index, key.tensor << 8, key.step, key.rank, static_cast<std::uint32_t>(key.seed),
                 static_cast<std::uint32_t>(key.seed >> 32));

@@ -225,7 +225,7 @@ __device__ void store_window(std::uint32_t four, std::uint32_t present, std::uin
 
 /// Two windows of a pair of lanes, as halves or bytes of `own`, become one window of both lanes: the upper lane's
 /// behind the lower lane's, in each of them. The lower lane keeps the windows in the lower half of `own`, the upper
-/// lane the others. `apart` is the distance of the two lanes.
+/// lane the others. `apart` is the distance of the two lanes, `Bytes`, 1 or 2, what a window has in `own`.
 template <std::uint32_t Bytes>
 __device__ std::uint32_t kept_windows(std::uint32_t own, std::uint32_t apart) {
   const bool upper = (lane_in_warp() & apart) != 0;
