@@ -10,7 +10,7 @@
 #include "lib/capture/dataset.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
 

@@ -14,7 +14,7 @@
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/model/network.hpp"
 #include "lib/report/color.hpp"
 

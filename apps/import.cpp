@@ -9,8 +9,8 @@
 #include "apps/subcommands.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/schema.hpp"
-#include "lib/io/utf8.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool::app {

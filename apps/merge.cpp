@@ -9,7 +9,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/report/progress.hpp"
 
 namespace gradtool::app {

@@ -20,7 +20,7 @@
 #include "lib/comm/launch.hpp"
 #include "lib/core/interrupt.hpp"
 #include "lib/core/throw_error.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/report/color.hpp"
 
 namespace gradtool::app {

@@ -10,7 +10,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/throw_error.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/report/json.hpp"
 #include "lib/report/outputs.hpp"
 

@@ -6,8 +6,8 @@
 
 #include "apps/subcommands.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/gradient_file.hpp"
-#include "lib/io/utf8.hpp"
 #include "lib/report/color.hpp"
 #include "lib/report/progress.hpp"
 

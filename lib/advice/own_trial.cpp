@@ -15,7 +15,7 @@
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/model/statistics.hpp"
 #include "lib/report/json.hpp"
 

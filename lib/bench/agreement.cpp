@@ -13,7 +13,7 @@
 #include "lib/core/error.hpp"
 #include "lib/core/sha256.hpp"
 #include "lib/core/text.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 
 namespace gradtool {
 namespace {

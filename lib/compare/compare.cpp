@@ -10,7 +10,7 @@
 #include <set>
 
 #include "lib/core/text.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/page/records.hpp"
 
 namespace gradtool {

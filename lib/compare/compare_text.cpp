@@ -8,7 +8,7 @@
 #include "lib/core/files.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/page/records.hpp"
 #include "lib/report/json.hpp"
 

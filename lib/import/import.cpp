@@ -15,10 +15,10 @@
 #include "lib/core/interrupt.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/import/path_pattern.hpp"
 #include "lib/io/gradient_file.hpp"
 #include "lib/io/schema.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool {
 namespace {

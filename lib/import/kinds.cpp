@@ -6,8 +6,8 @@
 
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/schema.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 
 // The format: numpy.lib.format. "\x93NUMPY", two bytes of version, the length of the header (2 bytes in version 1, 4 in
 // 2 and 3), and the header, which is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.

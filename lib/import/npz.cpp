@@ -8,8 +8,8 @@
 #include <set>
 #include <string_view>
 
+#include "lib/core/utf8.hpp"
 #include "lib/import/npy.hpp"
-#include "lib/io/utf8.hpp"
 
 // The container is ZIP (PKWARE's APPNOTE.TXT 6.3; section numbers below are its own), each member a .npy file.
 namespace gradtool {

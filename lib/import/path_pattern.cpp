@@ -13,7 +13,7 @@
 #include <system_error>
 
 #include "lib/core/throw_error.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 
 namespace gradtool {
 namespace {

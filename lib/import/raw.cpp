@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "lib/core/throw_error.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/import/array_file.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool {
 namespace {

@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "lib/core/utf8.hpp"
 #include "lib/import/array_file.hpp"
-#include "lib/io/utf8.hpp"
 
 // The format: https://github.com/huggingface/safetensors, "Format". 8 bytes, little-endian: the length of the header.
 // The header: one JSON object {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}, whose offsets

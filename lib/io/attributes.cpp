@@ -7,9 +7,9 @@
 #include <limits>
 #include <string>
 
+#include "lib/core/utf8.hpp"
 #include "lib/io/hdf5.hpp"
 #include "lib/io/raw_file.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {

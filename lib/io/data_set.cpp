@@ -10,10 +10,10 @@
 
 #include "lib/core/error.hpp"
 #include "lib/core/text.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/chunk_cache.hpp"
 #include "lib/io/schema.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {

@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "lib/core/dtype.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/hdf5.hpp"
 #include "lib/io/kill_safe_driver.hpp"
 #include "lib/io/layout.hpp"
 #include "lib/io/readiness.hpp"
 #include "lib/io/schema.hpp"
-#include "lib/io/utf8.hpp"
 #include "lib/io/value_set.hpp"
 #include "lib/io/writer_mark.hpp"
 

@@ -10,9 +10,9 @@
 #include <unordered_set>
 
 #include "lib/core/text.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/attributes.hpp"
 #include "lib/io/schema.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lib/core/text.hpp"
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "lib/core/files.hpp"
+#include "lib/core/utf8.hpp"
 #include "lib/io/readiness.hpp"
-#include "lib/io/utf8.hpp"
 
 namespace gradtool::hdf5 {
 namespace {

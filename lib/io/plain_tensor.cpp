@@ -7,9 +7,9 @@
 #include <map>
 #include <utility>
 
+#include "lib/core/utf8.hpp"
 #include "lib/io/schema.hpp"
 #include "lib/io/superblock.hpp"
-#include "lib/io/utf8.hpp"
 
 // Numbers of sections are those of the HDF5 file format specification 3.0.
 namespace gradtool::hdf5 {

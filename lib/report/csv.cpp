@@ -12,11 +12,13 @@
 
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/utf8.hpp"
 
 namespace gradtool {
 namespace {
 
 void append_field(std::string& out, std::string_view field) {
+  if (!is_utf8(field)) return append_field(out, as_utf8(field));
   if (field.find_first_of(",\"\r\n") == std::string_view::npos) {
     out += field;
     return;

@@ -8,7 +8,7 @@
 namespace gradtool {
 
 /// RFC 4180 with "\n" line ends: one header line, no comments. A field is quoted when it holds a comma, quote or line
-/// end.
+/// end. Bytes that are no UTF-8, as file names may have, become U+FFFD, because readers of CSV refuse the whole file.
 void write_csv(std::ostream& out, const Table& table);
 
 /// A file of that name is always whole, see OutputFile; "-" is standard output. Throws Fault::backend when it cannot be

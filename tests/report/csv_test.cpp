@@ -62,6 +62,14 @@ TEST(Csv, QuotesWhatWouldEndAField) {
   EXPECT_EQ(csv_of(one_text("plain; text")), "text,after\nplain; text,7\n");
 }
 
+TEST(Csv, IsUtf8WhateverFilesAreCalled) {
+  EXPECT_EQ(csv_of(one_text("a\xff.h5")), "text,after\na\xef\xbf\xbd.h5,7\n");
+  EXPECT_EQ(csv_of(one_text("gr\xc3\xb6\xc3\x9f"
+                            "e,\xc3")),
+            "text,after\n\"gr\xc3\xb6\xc3\x9f"
+            "e,\xef\xbf\xbd\",7\n");
+}
+
 /// A folder of this test's own, removed at its end.
 class CsvFile : public testing::Test {
  protected:

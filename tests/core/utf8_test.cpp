@@ -1,4 +1,4 @@
-#include "lib/io/utf8.hpp"
+#include "lib/core/utf8.hpp"
 
 #include <gtest/gtest.h>
 
