@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "lib/core/view.hpp"
 
@@ -43,6 +44,14 @@ struct Factor {
   bool transposed = false;
 };
 
+/// c := alpha a b as in Blas::multiply, one of many. None is empty.
+struct Product {
+  std::size_t m, n, k;
+  Factor<float> a, b;
+  float* c;
+  std::size_t c_stride;
+};
+
 /// cuBLAS on one GPU, on any stream; calls are thread-safe. FP32 products are FP32 throughout. TF32 keeps 10 bits of a
 /// factor, a relative error of 10^-3, and these methods measure errors of 10^-7.
 ///
@@ -61,6 +70,8 @@ class Blas {
   Blas& operator=(const Blas&) = delete;
 
   [[nodiscard]] std::size_t work_bytes() const;
+  /// Needed for `most` products at a time; makes room for their parameters, too.
+  [[nodiscard]] std::size_t work_bytes(std::size_t most);
 
   /// c := alpha a b + beta c. a is m x k, b is k x n and c is m x n, with `c_stride` elements from one column to the
   /// next. c is not read where beta is 0.
@@ -70,6 +81,10 @@ class Blas {
   void multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work, std::size_t m, std::size_t n,
                 std::size_t k, double alpha, const Factor<double>& a, const Factor<double>& b, double beta, double* c,
                 std::size_t c_stride);
+  /// Any number of products in one call of cuBLAS: most matrices of a model are so small that a launch for each takes
+  /// longer than its work. None may write what another one reads. Before CUDA 12.5 there is a call for each.
+  void multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work, float alpha,
+                std::span<const Product> products);
 
  private:
   struct Handle;

@@ -139,18 +139,21 @@ void add_gradiveq(const CodecSpec& spec, const std::string& name, const Layout& 
     const std::size_t k = layer.coordinates();
     const std::size_t d = std::min(samples - 1, k);
     const auto blas = cuda::Blas::of_this_thread();
-    const cuda::DeviceBuffer work{blas->work_bytes()};
+    const cuda::DeviceBuffer work{blas->work_bytes(layers.size())};
     const auto bases = values(queue, layers.size() * k * d);
     const auto slices = values(queue, layers.size() * layer.sliced());
-    const auto y = values(queue, layer.slices * d);
+    const auto y = values(queue, layers.size() * layer.slices * d);
+    std::vector<cuda::Product> projections, rebuilds;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const float* u = bases.as<float>().data() + l * k * d;
+      float* x = slices.as<float>().data() + l * layer.sliced();
+      float* coefficients = y.as<float>().data() + l * layer.slices * d;
+      projections.push_back({d, layer.slices, k, {u, k, true}, {x, k}, coefficients, d});
+      rebuilds.push_back({k, layer.slices, d, {u, k}, {coefficients, d}, x, k});
+    }
     measure(state, queue, layout.elements, [&] {
-      for (std::size_t l = 0; l < layers.size(); ++l) {
-        const float* u = bases.as<float>().data() + l * k * d;
-        float* x = slices.as<float>().data() + l * layer.sliced();
-        blas->multiply(queue, work.bytes(), d, layer.slices, k, 1.0F, {u, k, true}, {x, k}, 0.0F, y.as<float>().data(),
-                       d);
-        blas->multiply(queue, work.bytes(), k, layer.slices, d, 1.0F, {u, k}, {y.as<float>().data(), d}, 0.0F, x, k);
-      }
+      blas->multiply(queue, work.bytes(), 1.0F, projections);
+      blas->multiply(queue, work.bytes(), 1.0F, rebuilds);
     });
   });
 }

@@ -4,6 +4,8 @@
 
 #include "emulation/api.hpp"
 
+#define CUBLAS_VERSION 120500
+
 // The part of cuBLAS that gradtool uses, implemented with OpenBLAS. Sums have another order than on a GPU.
 struct cublasContext;
 using cublasHandle_t = cublasContext*;
@@ -31,3 +33,9 @@ cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t op_a, cublas
 cublasStatus_t cublasDgemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
                            const double* alpha, const double* a, int a_stride, const double* b, int b_stride,
                            const double* beta, double* c, int c_stride);
+/// Arrays of matrices lie in the GPU's memory and are read when the products are computed, all others at the call.
+cublasStatus_t cublasSgemmGroupedBatched(cublasHandle_t handle, const cublasOperation_t op_a[],
+                                         const cublasOperation_t op_b[], const int m[], const int n[], const int k[],
+                                         const float alpha[], const float* const a[], const int a_stride[],
+                                         const float* const b[], const int b_stride[], const float beta[],
+                                         float* const c[], const int c_stride[], int groups, const int group_size[]);

@@ -67,6 +67,7 @@ CudaLowRankSteps::CudaLowRankSteps(const LowRankPlan& plan, Queue<Space::cuda> q
       skinny_{plan.matrices, plan.q_size} {
   expect_valid(plan.matrices.size() <= kMostInGrid && plan.uncompressed.size() <= kMostInGrid,
                "too many tensors in one bucket for low-rank factors on a GPU");
+  products_.reserve(plan.matrices.size());
   const Tables tables{plan, Scratch<Space::cuda>{tables_.take_bytes(tables_.capacity())}};
   cuda::copy_elements(queue, tables.matrices,
                       HostView<const LowRankMatrix>{plan.matrices.data(), plan.matrices.size()});
@@ -102,16 +103,23 @@ void CudaLowRankSteps::first_product(const Workspace& work, Queue<Space::cuda> q
 }
 
 void CudaLowRankSteps::second_product(const Workspace& work, Queue<Space::cuda> queue, const State& state,
-                                      Floats gradient) const {
+                                      Floats gradient) {
   cuda::orthonormalise(queue, matrices_, work.orthonormalise, state.p.data());
   const float* m = state.matrices(gradient).data();
   skinny_.project_columns(queue, matrices_, m, state.p.data(), work.sums, state.q.data());
+  if (blas_ == nullptr) return;
+  products_.clear();
   for (const LowRankMatrix& matrix : plan_.matrices) {
     if (format::is_skinny(matrix)) continue;
-    blas_->multiply(queue, work.blas, matrix.columns, matrix.rank, matrix.rows, 1.0F,
-                    {m + matrix.first, matrix.columns}, {state.p.data() + matrix.p_first, matrix.rows}, 0.0F,
-                    state.q.data() + matrix.q_first, matrix.columns);
+    products_.push_back({matrix.columns,
+                         matrix.rank,
+                         matrix.rows,
+                         {m + matrix.first, matrix.columns},
+                         {state.p.data() + matrix.p_first, matrix.rows},
+                         state.q.data() + matrix.q_first,
+                         matrix.columns});
   }
+  blas_->multiply(queue, work.blas, 1.0F, products_);
 }
 
 void CudaLowRankSteps::scatter(Queue<Space::cuda> queue, ConstFloats message, float share, Floats out) const {
@@ -126,14 +134,21 @@ void CudaLowRankSteps::rebuild(Queue<Space::cuda> queue, const State& state, Flo
 }
 
 void CudaLowRankSteps::project(const Workspace& work, Queue<Space::cuda> queue, ConstFloats m, ConstFloats q,
-                               Floats p) const {
+                               Floats p) {
   skinny_.project(queue, matrices_, m.data(), q.data(), p.data());
+  if (blas_ == nullptr) return;
+  products_.clear();
   for (const LowRankMatrix& matrix : plan_.matrices) {  // a row-major M is Mᵀ to cuBLAS
     if (format::is_skinny(matrix)) continue;
-    blas_->multiply(queue, work.blas, matrix.rows, matrix.rank, matrix.columns, 1.0F,
-                    {m.data() + matrix.first, matrix.columns, true}, {q.data() + matrix.q_first, matrix.columns}, 0.0F,
-                    p.data() + matrix.p_first, matrix.rows);
+    products_.push_back({matrix.rows,
+                         matrix.rank,
+                         matrix.columns,
+                         {m.data() + matrix.first, matrix.columns, true},
+                         {q.data() + matrix.q_first, matrix.columns},
+                         p.data() + matrix.p_first,
+                         matrix.rows});
   }
+  blas_->multiply(queue, work.blas, 1.0F, products_);
 }
 
 void CudaLowRankSteps::product(Queue<Space::cuda> queue, ConstFloats p, ConstFloats q, Floats out) const {

@@ -1,5 +1,6 @@
 // The kernels below the codecs, where the codec alone cannot show that the bytes are the host's, and at sizes that need
 // every loop of a grid.
+#include "kernels/blas.hpp"
 #include "kernels/vector.hpp"
 #include "tests/codecs/codec_run.hpp"
 #include "tests/codecs/inputs.hpp"
@@ -46,6 +47,59 @@ TEST_F(GpuKernels, UnitsAreSubtractedAsOnTheHost) {
   }
   cuda::subtract(stream.queue(), units);
   expect_same(to.download_floats(), expected, "units");
+}
+
+/// Products of many shapes in one call, more than one launch stores addresses of, and again with fewer. Elements
+/// between columns are left alone.
+TEST_F(GpuKernels, ManyProductsAreTheSums) {
+  struct Place {
+    std::size_t m, n, k, a, b, c, gap;
+    bool a_transposed, b_transposed;
+  };
+  std::vector<Place> places;
+  std::size_t a_size = 0, b_size = 0, c_size = 0;
+  for (std::size_t i = 0; i < 300; ++i) {
+    const Place place{1 + i % 7, 1 + i % 5, 1 + i % 11, a_size, b_size, c_size, i % 3, i % 2 == 1, i % 4 >= 2};
+    a_size += place.m * place.k;
+    b_size += place.k * place.n;
+    c_size += (place.m + place.gap) * place.n;
+    places.push_back(place);
+  }
+  const auto a = gradient_like(a_size, 1), b = gradient_like(b_size, 2), before = gradient_like(c_size, 3);
+  const cuda::Stream stream;
+  const Guarded on_a{stream.queue(), bytes_of(a)}, on_b{stream.queue(), bytes_of(b)};
+  const auto blas = cuda::Blas::of_this_thread();
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{128}, places.size()}) {
+    const Guarded on_c{stream.queue(), bytes_of(before)};
+    const Guarded work{stream.queue(), blas->work_bytes(count)};
+    std::vector<cuda::Product> products;
+    std::vector<float> expected = before;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& [m, n, k, first_a, first_b, first_c, gap, a_transposed, b_transposed] = places[i];
+      products.push_back({m,
+                          n,
+                          k,
+                          {on_a.as<float>().data() + first_a, a_transposed ? k : m, a_transposed},
+                          {on_b.as<float>().data() + first_b, b_transposed ? n : k, b_transposed},
+                          on_c.as<float>().data() + first_c,
+                          m + gap});
+      for (std::size_t row = 0; row < m; ++row) {
+        for (std::size_t column = 0; column < n; ++column) {
+          double sum = 0.0;
+          for (std::size_t l = 0; l < k; ++l) {
+            sum += double{a[first_a + (a_transposed ? row * k + l : l * m + row)]} *
+                   double{b[first_b + (b_transposed ? l * n + column : column * k + l)]};
+          }
+          expected[first_c + column * (m + gap) + row] = static_cast<float>(-0.5 * sum);
+        }
+      }
+    }
+    blas->multiply(stream.queue(), work.bytes(), -0.5F, products);
+    const auto found = on_c.download_floats();
+    double most = 0.0;
+    for (const float value : expected) most = std::max(most, std::abs(double{value}));
+    for (std::size_t i = 0; i < c_size; ++i) ASSERT_NEAR(found[i], expected[i], 1e-6 * most) << count << " " << i;
+  }
 }
 
 /// More buckets than there are warps in the grid, and pieces of large ones.

@@ -102,6 +102,7 @@ class Compressor<Space::cuda> : public CompressorBase {
         slices_{ranges_} {
     first_slices_.choose(queue, first_slices(layers_));
     coefficients_.reserve(layers_.size());
+    products_.reserve(layers_.size());
   }
 
   [[nodiscard]] std::size_t scratch_bytes() const {
@@ -171,32 +172,34 @@ class Compressor<Space::cuda> : public CompressorBase {
       slices_.gather_centred(queue, gradient, state_.means.data(), slices, workspace.norms.data());
     }
     coefficients_.clear();
+    products_.clear();
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
       const std::size_t d = components_[l];
       const std::size_t k = layer.coordinates();
       if (d == 0) continue;
-      blas_->multiply(queue, workspace.blas, d, layer.slices, k, 1.0F, {state_.bases[l].data(), k, true},
-                      {slices + layer.sliced_first, k}, 0.0F, y[l], d);
+      products_.push_back(
+          {d, layer.slices, k, {state_.bases[l].data(), k, true}, {slices + layer.sliced_first, k}, y[l], d});
       coefficients_.push_back({.from = state_.offsets[l].data(), .to = y[l], .n = layer.slices * d});
     }
+    blas_->multiply(queue, workspace.blas, 1.0F, products_);
     if (vote.empty()) return cuda::subtract(queue, coefficients_);
     sum_squares(queue, coefficients_, workspace.kept.data());
     vote_on_loss(queue, workspace.norms.data(), slices_.tiles(), workspace.kept.data(), coefficients_.size(), worst,
                  vote.data());
   }
 
-  void rebuild(Queue queue, std::span<float* const> y, float share, float* slices, Bytes scratch,
-               float* gradient) const {
+  void rebuild(Queue queue, std::span<float* const> y, float share, float* slices, Bytes scratch, float* gradient) {
     const Workspace workspace{*this, Scratch<Space::cuda>{scratch}};
+    products_.clear();
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const Layer& layer = layers_[l];
       const std::size_t d = components_[l];
       const std::size_t k = layer.coordinates();
       if (d == 0) continue;
-      blas_->multiply(queue, workspace.blas, k, layer.slices, d, share, {state_.bases[l].data(), k}, {y[l], d}, 0.0F,
-                      slices + layer.sliced_first, k);
+      products_.push_back({k, layer.slices, d, {state_.bases[l].data(), k}, {y[l], d}, slices + layer.sliced_first, k});
     }
+    blas_->multiply(queue, workspace.blas, share, products_);
     slices_.scatter_centred(queue, slices, state_.means.data(), gradient);
   }
 
@@ -223,7 +226,7 @@ class Compressor<Space::cuda> : public CompressorBase {
   };
   struct Workspace {
     Workspace(const Compressor& compressor, Scratch<Space::cuda> scratch)
-        : blas{scratch.take_bytes(compressor.blas_->work_bytes())},
+        : blas{scratch.take_bytes(compressor.blas_->work_bytes(compressor.layers_.size()))},
           norms{scratch.take<double>(2 * compressor.slices_.most_tiles())},
           kept{scratch.take<double>(compressor.layers_.size())} {}
     Bytes blas;
@@ -240,13 +243,24 @@ class Compressor<Space::cuda> : public CompressorBase {
   void choose_layers(Queue queue, Bytes scratch) {
     const Workspace workspace{*this, Scratch<Space::cuda>{scratch}};
     ranges_.clear();
+    products_.clear();
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      const std::size_t k = layers_[l].coordinates();
+      const std::size_t d = components_[l];
+      if (d == 0) continue;
+      products_.push_back({d,
+                           shared_mean_ ? 1 : layers_[l].slices,
+                           k,
+                           {state_.bases[l].data(), k, true},
+                           {state_.means.data() + layers_[l].sliced_first, k},
+                           state_.offsets[l].data(),
+                           d});
+    }
+    blas_->multiply(queue, workspace.blas, 1.0F, products_);
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::size_t d = components_[l];
-      const std::size_t k = layers_[l].coordinates();
       const std::size_t slices = layers_[l].slices;
       if (d == 0) continue;
-      blas_->multiply(queue, workspace.blas, d, shared_mean_ ? 1 : slices, k, 1.0F, {state_.bases[l].data(), k, true},
-                      {state_.means.data() + layers_[l].sliced_first, k}, 0.0F, state_.offsets[l].data(), d);
       if (shared_mean_) {  // Each copy doubles the number of slices that have the shared offset.
         for (std::size_t m = 1; m < slices; m *= 2) {
           const auto more = state_.offsets[l].part(m * d, std::min(m, slices - m) * d);
@@ -267,6 +281,7 @@ class Compressor<Space::cuda> : public CompressorBase {
   std::vector<TapRange> ranges_;          ///< the slices of layers that have components
   TapMoves<Space::cuda> slices_;          ///< moves them
   std::vector<cuda::Unit> coefficients_;  ///< those of each of these layers, and their offsets
+  std::vector<cuda::Product> products_;   ///< the layers' of a step
 };
 
 }  // namespace gradiveq
