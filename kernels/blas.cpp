@@ -1,5 +1,8 @@
 #include "kernels/blas.hpp"
 
+#include <sys/mman.h>
+
+#include <atomic>
 #include <mutex>
 
 #include "lib/core/error.hpp"
@@ -23,6 +26,10 @@ __attribute__((weak)) void openblas_set_num_threads(int threads);
 namespace gradtool::host {
 namespace {
 
+constexpr std::size_t kBlasRoom = std::size_t{136} << 20;  ///< OpenBLAS's buffer, and something beside it
+std::atomic<int> calls_under_way{0}, most_at_once{0};
+std::mutex first_of_its_number;  ///< held while the library may take memory
+
 int as_int(std::size_t value) {
   expect_valid(value <= 0x7fffffff, "a matrix is too large for BLAS");
   return static_cast<int>(value);
@@ -33,7 +40,7 @@ int as_int(std::size_t value) {
 template <class Value, class Gemm>
 void multiply_by(const Gemm& gemm, const Value* weights, const Value* rows, std::size_t outputs, std::size_t count,
                  std::size_t length, bool transposed, Value* out) {
-  use_one_blas_thread();
+  const BlasCall call;
   const int m = as_int(length);
   const int n = as_int(outputs);
   const int k = as_int(count);
@@ -43,15 +50,34 @@ void multiply_by(const Gemm& gemm, const Value* weights, const Value* rows, std:
 
 }  // namespace
 
-void use_one_blas_thread() {
+BlasCall::BlasCall(Threads threads) {
   static std::once_flag once;
-  std::call_once(once, [] {
-    if (openblas_set_num_threads != nullptr) openblas_set_num_threads(1);
-  });
+  if (openblas_set_num_threads == nullptr) return;
+  if (threads == Threads::one) std::call_once(once, [] { openblas_set_num_threads(1); });
+  if (++calls_under_way <= most_at_once) return;
+  alone_ = std::unique_lock{first_of_its_number};
+  const int number = calls_under_way;
+  if (number <= most_at_once) {
+    alone_.unlock();
+    return;
+  }
+  void* const room = mmap(nullptr, kBlasRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) {
+    --calls_under_way;
+    throw Error{Fault::backend,
+                "out of memory: OpenBLAS takes 128 MiB of address space for each thread, which are not there; raise "
+                "`ulimit -v`, or use fewer workers and threads"};
+  }
+  munmap(room, kBlasRoom);
+  most_at_once = number;
+}
+
+BlasCall::~BlasCall() {
+  if (openblas_set_num_threads != nullptr) --calls_under_way;
 }
 
 void add_gram(const double* rows, std::size_t count, std::size_t length, double* gram) {
-  use_one_blas_thread();
+  const BlasCall call;
   const int n = as_int(count);
   const int k = as_int(length);
   const double one = 1.0;

@@ -2,14 +2,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <span>
 
 #include "lib/core/view.hpp"
 
 /// Matrix products: BLAS on the CPU, cuBLAS on the GPU.
 
-/// On the CPU. Ranks are threads and methods cut their own work into pieces, so the first of these calls switches off
-/// the library's own threads. OpenBLAS may call malloc; the allocation watch counts operator new only.
+/// On the CPU. Ranks are threads and methods cut their own work into pieces, so the library's own threads are
+/// switched off. OpenBLAS may call malloc; the allocation watch counts operator new only.
 namespace gradtool::host {
 
 /// gram += rows rowsᵀ for `count` rows of `length`, one behind the other. Only the lower triangle of `gram`
@@ -27,8 +28,21 @@ void multiply(const float* weights, const float* rows, std::size_t outputs, std:
 void multiply_transposed(const float* weights, const float* rows, std::size_t outputs, std::size_t length,
                          std::size_t count, float* out);
 
-/// Switches off the threads of OpenBLAS, once. Every function of this header and of eigen.hpp calls it first.
-void use_one_blas_thread();
+/// Stands before each call of the library, in every function of this header and of eigen.hpp. The first one switches
+/// off the threads of OpenBLAS. That takes 128 MiB of address space for each call at the same time, keeps them, and
+/// tries for ever where there are none (`ulimit -v`, strict overcommitting): where more calls than before are under
+/// way, one thread at a time finds out whether there is room. Throws Fault::backend where there is none.
+class BlasCall {
+ public:
+  enum class Threads : unsigned char { one, of_the_library };
+  explicit BlasCall(Threads threads = Threads::one);
+  ~BlasCall();
+  BlasCall(const BlasCall&) = delete;
+  BlasCall& operator=(const BlasCall&) = delete;
+
+ private:
+  std::unique_lock<std::mutex> alone_;
+};
 
 }  // namespace gradtool::host
 

@@ -47,7 +47,7 @@ std::size_t SymmetricEigen::scratch_bytes() const {
 }
 
 bool SymmetricEigen::solve(double* matrix, double* values, HostView<std::byte> scratch) const {
-  use_one_blas_thread();
+  const BlasCall call;
   const Workspace workspace{work_, integers_, Scratch<Space::host>{scratch}};
   const int n = static_cast<int>(order_);
   int info = 0;
@@ -59,6 +59,7 @@ bool SymmetricEigen::solve(double* matrix, double* values, HostView<std::byte> s
 void lapack_eigenvalues(std::span<double> matrix, std::span<double> values, bool vectors) {
   const std::size_t n = values.size();
   expects(n >= 1 && matrix.size() == n * n, "eigenvalues need a square matrix");
+  const BlasCall call{BlasCall::Threads::of_the_library};
   const int order = static_cast<int>(n);
   const char* jobz = vectors ? "V" : "N";
   int info = 0;
