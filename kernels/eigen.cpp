@@ -1,5 +1,6 @@
 #include "kernels/eigen.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/blas.hpp"
@@ -13,6 +14,15 @@ void dsyev_(const char* jobz, const char* uplo, const int* n, double* a, const i
             const int* lwork, int* info);
 void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w, double* work,
              const int* lwork, int* iwork, const int* liwork, int* info);
+void dsytrd_(const char* uplo, const int* n, double* a, const int* lda, double* d, double* e, double* tau, double* work,
+             const int* lwork, int* info);
+void dsterf_(const int* n, double* d, double* e, int* info);
+void dstemr_(const char* jobz, const char* range, const int* n, double* d, double* e, const double* vl,
+             const double* vu, const int* il, const int* iu, int* m, double* w, double* z, const int* ldz,
+             const int* nzc, int* isuppz, int* tryrac, double* work, const int* lwork, int* iwork, const int* liwork,
+             int* info);
+void dormtr_(const char* side, const char* uplo, const char* trans, const int* m, const int* n, const double* a,
+             const int* lda, const double* tau, double* c, const int* ldc, double* work, const int* lwork, int* info);
 }
 // NOLINTEND(readability-identifier-naming)
 
@@ -53,6 +63,83 @@ bool SymmetricEigen::solve(double* matrix, double* values, HostView<std::byte> s
   int info = 0;
   dsyevd_("V", "L", &n, matrix, &n, values, workspace.work.data(), &work_, workspace.integers.data(), &integers_,
           &info);
+  return info == 0;
+}
+
+struct ChosenEigenvectors::Workspace {
+  Workspace(const ChosenEigenvectors& eigen, Scratch<Space::host> scratch)
+      : diagonal{scratch.take<double>(eigen.order_)},
+        beside{scratch.take<double>(eigen.order_)},
+        reflectors{scratch.take<double>(eigen.order_)},
+        lost{scratch.take<double>(3 * eigen.order_)},
+        work{scratch.take<double>(static_cast<std::size_t>(eigen.work_))},
+        integers{scratch.take<int>(10 * eigen.order_)} {}
+  HostView<double> diagonal, beside;  ///< the tridiagonal matrix
+  HostView<double> reflectors;        ///< scale factors of the vectors that turn the matrix into it
+  HostView<double> lost;              ///< copies of the tridiagonal matrix, which LAPACK overwrites, and eigenvalues
+  HostView<double> work;
+  HostView<int> integers;
+};
+
+ChosenEigenvectors::ChosenEigenvectors(std::size_t order) : order_{order} {
+  expect_valid(order <= 0x7fffffff / 18, "a matrix is too large for LAPACK");
+  const int n = static_cast<int>(order), one = 1;
+  double unused = 0.0;
+  int info = 0;
+  work_ = 18 * n;  // DSTEMR's
+  const auto at_least = [&](double wanted) { work_ = std::max(work_, static_cast<int>(wanted)); };
+  double wanted = 0.0;
+  dsytrd_("L", &n, &unused, &n, &unused, &unused, &unused, &wanted, &kQuery, &info);
+  at_least(wanted);
+  dormtr_("L", "L", "N", &n, &one, &unused, &n, &unused, &unused, &n, &wanted, &kQuery, &info);
+  at_least(wanted);
+  dsyev_("V", "L", &n, &unused, &n, &unused, &wanted, &kQuery, &info);
+  at_least(wanted);
+}
+
+std::size_t ChosenEigenvectors::scratch_bytes() const {
+  return planned<Workspace>(*this);
+}
+
+bool ChosenEigenvectors::find_values(double* matrix, double* values, HostView<std::byte> scratch) const {
+  const BlasCall call;
+  const Workspace work{*this, Scratch<Space::host>{scratch}};
+  const int n = static_cast<int>(order_);
+  int info = 0;
+  dsytrd_("L", &n, matrix, &n, work.diagonal.data(), work.beside.data(), work.reflectors.data(), work.work.data(),
+          &work_, &info);
+  if (info != 0) return false;
+  std::copy_n(work.diagonal.data(), order_, values);
+  std::copy_n(work.beside.data(), order_, work.lost.data());
+  dsterf_(&n, values, work.lost.data(), &info);
+  return info == 0;
+}
+
+bool ChosenEigenvectors::find_vector(const double* matrix, std::size_t index, double* vector,
+                                     HostView<std::byte> scratch) const {
+  const BlasCall call;
+  const Workspace work{*this, Scratch<Space::host>{scratch}};
+  const int n = static_cast<int>(order_), one = 1, number = static_cast<int>(index) + 1, integers = 10 * n;
+  double* diagonal = work.lost.data();
+  double* beside = diagonal + order_;
+  double* value = beside + order_;
+  std::copy_n(work.diagonal.data(), order_, diagonal);
+  std::copy_n(work.beside.data(), order_, beside);
+  const double unused = 0.0;
+  int found = 0, support[2], accurate = 1, info = 0;
+  dstemr_("V", "I", &n, diagonal, beside, &unused, &unused, &number, &number, &found, value, vector, &n, &one, support,
+          &accurate, work.work.data(), &work_, work.integers.data(), &integers, &info);
+  if (info != 0 || found != 1) return false;
+  dormtr_("L", "L", "N", &n, &one, matrix, &n, work.reflectors.data(), vector, &n, work.work.data(), &work_, &info);
+  return info == 0;
+}
+
+bool ChosenEigenvectors::find_vectors(double* matrix, double* values, HostView<std::byte> scratch) const {
+  const BlasCall call;
+  const Workspace work{*this, Scratch<Space::host>{scratch}};
+  const int n = static_cast<int>(order_);
+  int info = 0;
+  dsyev_("V", "L", &n, matrix, &n, values, work.work.data(), &work_, &info);
   return info == 0;
 }
 

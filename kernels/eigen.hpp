@@ -27,6 +27,31 @@ class SymmetricEigen {
   int integers_ = 0;  ///< integers that LAPACK works in
 };
 
+/// All eigenvalues of matrices of one order and those eigenvectors that are asked for, where these are few: reducing a
+/// matrix to a tridiagonal one takes a fifth of solve()'s time, and an eigenvector of that O(n²) more. On one thread,
+/// in working memory of the caller's.
+class ChosenEigenvectors {
+ public:
+  explicit ChosenEigenvectors(std::size_t order);
+  [[nodiscard]] std::size_t scratch_bytes() const;
+  /// `values` become the eigenvalues of `matrix` (column-major, of which the lower triangle is read), ascending
+  /// (DSYTRD, DSTERF). `matrix` becomes what find_vector takes. False when it did not converge. The matrix must be
+  /// finite.
+  [[nodiscard]] bool find_values(double* matrix, double* values, HostView<std::byte> scratch) const;
+  /// The eigenvector of values[index], after find_values and with its matrix and scratch (DSTEMR, DORMTR). Rounding
+  /// mixes it with those of other eigenvalues by some 2^-52 |values| / distance, and differently than these are mixed
+  /// with it: use find_vectors where eigenvalues are so close that this matters. False when it did not converge.
+  [[nodiscard]] bool find_vector(const double* matrix, std::size_t index, double* vector,
+                                 HostView<std::byte> scratch) const;
+  /// `matrix`, as before find_values, becomes all its eigenvectors, orthonormal, and `values` its eigenvalues (DSYEV).
+  [[nodiscard]] bool find_vectors(double* matrix, double* values, HostView<std::byte> scratch) const;
+
+ private:
+  struct Workspace;
+  std::size_t order_;
+  int work_ = 0;  ///< float64 numbers that LAPACK works in
+};
+
 /// The eigenvalues of a symmetric n x n matrix, n = values.size() >= 1, ascending (DSYEV). With `vectors`, `matrix`
 /// becomes the eigenvectors, vector j at matrix[j * n]; without, its contents are lost. Allocates its working memory
 /// and may use LAPACK's threads, so it is for analyses. Throws Fault::backend when it does not converge.

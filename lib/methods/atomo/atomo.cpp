@@ -136,12 +136,14 @@ class Atomo final : public Codec<Space::host> {
     const host::PaddedMatrix matrix{gradient + tensor.first, tensor.rows, tensor.columns, tensor.elements};
     const std::size_t order = tensor.order();
     double* longer = work.longer.data();
-    const auto [values, vectors] = singular.decompose(matrix, work.singular);
-    if (values == nullptr) {  // not finite: one triplet that decodes to NaN everywhere
-      std::fill_n(out, tensor.triplet(), 1.0F);
-      out[0] = std::numeric_limits<float>::quiet_NaN();
-      return 1;
-    }
+    const auto not_a_number = [&tensor, first = out] {  // one triplet that decodes to NaN everywhere
+      std::fill_n(first, tensor.triplet(), 1.0F);
+      *first = std::numeric_limits<float>::quiet_NaN();
+      return 1U;
+    };
+    auto triplets = singular.decompose(matrix, work.singular);
+    const double* values = triplets.values();
+    if (values == nullptr) return not_a_number();
     const double* probability = work.probabilities.data();
     format::atomic_probabilities(values, order, budget_, work.probabilities.data());
     std::uint32_t kept = 0;
@@ -149,7 +151,8 @@ class Atomo final : public Codec<Space::host> {
       const std::size_t draw = tensor.first_draw + j;
       const float u = format::uniform(format::draw4(key, draw / 4).bits[draw % 4]);
       if (!(static_cast<double>(u) < probability[j])) continue;
-      const double* shorter = vectors + j * order;
+      const double* shorter = triplets.vector(j);
+      if (shorter == nullptr) return not_a_number();
       host::other_side(matrix, shorter, longer);
       double square = 0.0;
       for (std::size_t i = 0; i < tensor.longer_side(); ++i) square += longer[i] * longer[i];

@@ -38,41 +38,73 @@ GT_SIMD_CLONES void add_times(const float* x, std::size_t count, double factor, 
 
 SingularVectors::SingularVectors(std::size_t order) : order_{order}, eigen_{order} {}
 
-/// The eigen-decomposition begins when the widened numbers are no longer needed, so both use the same memory.
 struct SingularVectors::Workspace {
   Workspace(const SingularVectors& singular, Scratch<Space::host> scratch)
       : gram{scratch.take<double>(singular.order_ * singular.order_)},
         values{scratch.take<double>(singular.order_)},
-        shared{scratch.take_bytes(std::max(8 * singular.order_ * kWidth, singular.eigen_.scratch_bytes()))} {}
-  HostView<double> gram, values;
-  HostView<std::byte> shared;
+        eigenvalues{scratch.take<double>(singular.order_)},
+        vector{scratch.take<double>(singular.order_)},
+        widened{scratch.take<double>(singular.order_ * kWidth)},
+        eigen{scratch.take_bytes(singular.eigen_.scratch_bytes())} {}
+  HostView<double> gram;         ///< then what LAPACK made of it
+  HostView<double> values;       ///< descending
+  HostView<double> eigenvalues;  ///< ascending: their squares, but for rounding
+  HostView<double> vector, widened;
+  HostView<std::byte> eigen;
 };
 
 std::size_t SingularVectors::scratch_bytes() const {
   return planned<Workspace>(*this);
 }
 
-SingularVectors::Result SingularVectors::decompose(const PaddedMatrix& matrix, HostView<std::byte> scratch) const {
-  const Workspace work{*this, Scratch<Space::host>{scratch}};
-  double* gram = work.gram.data();
-  double* values = work.values.data();
-  auto* block = reinterpret_cast<double*>(work.shared.data());
-  std::fill_n(gram, order_ * order_, 0.0);
+void SingularVectors::fill_gram(const PaddedMatrix& matrix, const Workspace& work) const {
+  std::fill_n(work.gram.data(), order_ * order_, 0.0);
   const std::size_t length = matrix.rows + matrix.columns - order_;
   for (std::size_t first = 0; first < length; first += kWidth) {
     const std::size_t width = std::min(kWidth, length - first);
-    widen(matrix, first, width, block);
-    add_gram(block, order_, width, gram);
+    widen(matrix, first, width, work.widened.data());
+    add_gram(work.widened.data(), order_, width, work.gram.data());
   }
+}
+
+SingularVectors::Result SingularVectors::decompose(const PaddedMatrix& matrix, HostView<std::byte> scratch) const {
+  const Workspace work{*this, Scratch<Space::host>{scratch}};
+  fill_gram(matrix, work);
   double energy = 0.0;
-  for (std::size_t s = 0; s < order_; ++s) energy += gram[s * order_ + s];
-  if (!std::isfinite(energy)) return {};
-  if (!eigen_.solve(gram, values, work.shared)) return {};
-  for (std::size_t s = 0; s < order_; ++s) values[s] = std::sqrt(std::max(values[s], 0.0));
-  std::reverse(values, values + order_);
-  for (std::size_t s = 0; s < order_ / 2; ++s)
-    std::swap_ranges(gram + s * order_, gram + (s + 1) * order_, gram + (order_ - 1 - s) * order_);
-  return {.values = values, .vectors = gram};
+  for (std::size_t s = 0; s < order_; ++s) energy += work.gram.data()[s * order_ + s];
+  Result result;
+  if (!std::isfinite(energy) || !eigen_.find_values(work.gram.data(), work.eigenvalues.data(), work.eigen)) return {};
+  for (std::size_t s = 0; s < order_; ++s)
+    work.values.data()[order_ - 1 - s] = std::sqrt(std::max(work.eigenvalues.data()[s], 0.0));
+  result.singular_ = this;
+  result.matrix_ = matrix;
+  result.scratch_ = scratch;
+  result.values_ = work.values.data();
+  return result;
+}
+
+/// Whether the eigenvalue is far enough from its neighbours for its vector to be found by itself: it is mixed with
+/// theirs by 10^-7 at most, which is what float32 rounds.
+bool SingularVectors::Result::is_alone(std::size_t j) const {
+  constexpr double kNear = 1e-9;
+  const auto square = [&](std::size_t i) { return values_[i] * values_[i]; };
+  const double least = kNear * square(0);
+  return (j == 0 || square(j - 1) - square(j) > least) &&
+         (j + 1 == singular_->order_ || square(j) - square(j + 1) > least);
+}
+
+const double* SingularVectors::Result::vector(std::size_t j) {
+  const Workspace work{*singular_, Scratch<Space::host>{scratch_}};
+  const std::size_t order = singular_->order_;
+  const std::size_t index = order - 1 - j;  // among eigenvalues
+  if (!all_ && is_alone(j) && singular_->eigen_.find_vector(work.gram.data(), index, work.vector.data(), work.eigen))
+    return work.vector.data();
+  if (!all_) {
+    singular_->fill_gram(matrix_, work);
+    if (!singular_->eigen_.find_vectors(work.gram.data(), work.eigenvalues.data(), work.eigen)) return nullptr;
+    all_ = true;
+  }
+  return work.gram.data() + index * order;
 }
 
 void other_side(const PaddedMatrix& matrix, const double* a, double* out) {
