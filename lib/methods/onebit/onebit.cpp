@@ -1,9 +1,11 @@
 #include <array>
 #include <bit>
+#include <cstring>
 #include <vector>
 
 #include "kernels/bitpack.hpp"
 #include "kernels/float_bits.hpp"
+#include "kernels/lanes.hpp"
 #include "kernels/sums.hpp"
 #include "lib/codecs/payload.hpp"
 #include "lib/codecs/registry.hpp"
@@ -27,24 +29,55 @@ struct Means {
 };
 
 using format::kSumRows;
-/// Columns that are worked on at a time, so few that their sums stay in the cache.
+/// Columns that are worked on at a time, so few that the tile stays in the cache.
 constexpr std::size_t kColumns = 512;
 
-/// Sums of `columns` columns over `rows` rows that are `stride` apart, row by row.
-GT_SIMD_CLONES void add_rows(const float* x, std::size_t rows, std::size_t columns, std::size_t stride,
-                             ColumnSums* out) {
-  std::array<double, kColumns> negative{};
-  std::array<double, kColumns> other{};
-  std::array<std::uint32_t, kColumns> negatives{};
-  for (std::size_t r = 0; r < rows; ++r, x += stride) {
-    for (std::size_t c = 0; c < columns; ++c) {
-      const bool below = x[c] < 0.0F;
-      negative[c] += static_cast<double>(below ? x[c] : 0.0F);
-      other[c] += static_cast<double>(below ? 0.0F : x[c]);
-      negatives[c] += below ? 1U : 0U;
+/// Sums of neighbouring columns over `rows` rows that are `stride` apart, kept in registers from row to row.
+struct AddColumns {
+  static constexpr std::size_t kCount = 16;
+
+  template <std::size_t Bytes>
+  [[gnu::always_inline]] static void run(const float* x, std::size_t rows, std::size_t stride, ColumnSums* out) {
+    constexpr std::size_t kVectors = kCount * sizeof(double) / Bytes;
+    constexpr std::size_t kInVector = kCount / kVectors;
+    using Sums = host::Vector<double, Bytes>;
+    using Values = host::Vector<float, Bytes / 2>;
+    Sums negative[kVectors] = {}, other[kVectors] = {};
+    host::Vector<std::int32_t, Bytes / 2> negatives[kVectors] = {};
+    for (std::size_t r = 0; r < rows; ++r, x += stride) {
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < kVectors; ++i) {
+        Values values{};
+        std::memcpy(&values, x + i * kInVector, sizeof values);
+        const auto below = values < Values{};
+        negatives[i] -= below;
+        negative[i] += __builtin_convertvector(below ? values : Values{}, Sums);
+        other[i] += __builtin_convertvector(below ? Values{} : values, Sums);
+      }
+    }
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      for (std::size_t j = 0; j < kInVector; ++j)
+        out[i * kInVector + j] = {negative[i][j], other[i][j], static_cast<std::uint64_t>(negatives[i][j])};
     }
   }
-  for (std::size_t c = 0; c < columns; ++c) out[c] = {negative[c], other[c], negatives[c]};
+};
+
+/// Sums of `columns` columns over `rows` rows that are `stride` apart, each down its column.
+void add_rows(const float* x, std::size_t rows, std::size_t columns, std::size_t stride, ColumnSums* out) {
+  std::size_t c = 0;
+  for (; c + AddColumns::kCount <= columns; c += AddColumns::kCount)
+    host::run_with_vectors<AddColumns>(x + c, rows, stride, out + c);
+  for (; c < columns; ++c) {
+    ColumnSums sums;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float value = x[r * stride + c];
+      const bool below = value < 0.0F;
+      (below ? sums.negative : sums.other) += static_cast<double>(value);
+      sums.negatives += below ? 1 : 0;
+    }
+    out[c] = sums;
+  }
 }
 
 /// Writes each bit to a byte, for whole words.
@@ -77,8 +110,9 @@ class OneBit final : public Codec<Space::host> {
       } else {
         for (std::size_t row = 0; row < matrix.rows; row += kSumRows, slots_ += columns) {
           for (std::size_t column = 0; column < columns; column += kColumns)
-            tiles_.push_back({matrix.first + row * columns + column, std::min<std::size_t>(kSumRows, matrix.rows - row),
-                              std::min<std::size_t>(kColumns, columns - column), columns, slots_ + column});
+            tiles_.push_back({matrices_.size(), row * columns + column,
+                              std::min<std::size_t>(kSumRows, matrix.rows - row),
+                              std::min<std::size_t>(kColumns, columns - column), slots_ + column});
         }
       }
       columns_ += columns;
@@ -96,10 +130,11 @@ class OneBit final : public Codec<Space::host> {
     auto* sums = section<ColumnSums>(scratch);
     auto* signs = section<std::uint32_t>(payload, signs_offset());
     pieces_.each(queue, [&](std::size_t i, const TensorPiece& piece) {
+      const Matrix& matrix = matrices_[piece.tensor];
+      if (matrix.rows_begin_words()) return;
       const float* x = gradient.data() + piece.first;
       std::uint32_t* words = signs + piece.word;
       host::write_negatives(x, piece.count, words);
-      const Matrix& matrix = matrices_[piece.tensor];
       if (matrix.columns != 1) return;
       std::uint64_t negatives = 0;
       for (std::size_t w = 0; w < format::packed_words(piece.count, 1); ++w)
@@ -109,7 +144,14 @@ class OneBit final : public Codec<Space::host> {
     });
     host::for_pieces(queue, tiles_.size(), pieces_.elements(), [&](std::size_t i) {
       const Tile& tile = tiles_[i];
-      add_rows(gradient.data() + tile.first, tile.rows, tile.columns, tile.stride, sums + tile.slot);
+      const Matrix& matrix = matrices_[tile.tensor];
+      const float* x = gradient.data() + matrix.first + tile.first;
+      if (matrix.rows_begin_words()) {
+        std::uint32_t* words = signs + pieces_.pieces()[pieces_.tensors()[tile.tensor].first].word;
+        for (std::size_t r = 0; r < tile.rows; ++r)
+          host::write_negatives(x + r * matrix.columns, tile.columns, words + (tile.first + r * matrix.columns) / 32);
+      }
+      add_rows(x, tile.rows, tile.columns, matrix.columns, sums + tile.slot);
     });
     auto* means = section<Means>(payload);
     for (const Matrix& matrix : matrices_) {
@@ -151,13 +193,15 @@ class OneBit final : public Codec<Space::host> {
  private:
   struct Matrix : OneBitMatrix {
     std::size_t first_slot = 0;  ///< index of its first sums in scratch: a row of columns for each chunk of rows
+    /// Whether the signs of tiles are whole words, so that they are written when the tile is read.
+    [[nodiscard]] bool rows_begin_words() const { return columns > 1 && columns % 32 == 0; }
   };
   /// A part of a matrix of several columns that one thread adds up.
   struct Tile {
-    std::size_t first;  ///< index of its first element
+    std::size_t tensor;
+    std::size_t first;  ///< index of its first element in the tensor
     std::size_t rows, columns;
-    std::size_t stride;  ///< elements between two rows
-    std::size_t slot;    ///< index of its sums in scratch
+    std::size_t slot;  ///< index of its sums in scratch
   };
 
   [[nodiscard]] std::size_t signs_offset() const { return sizeof(Means) * columns_; }
