@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/sums.hpp"
 #include "lib/bench/collective_reference.hpp"
 #include "lib/bench/error_totals.hpp"
 #include "lib/bench/rank_counts.hpp"
@@ -28,10 +29,11 @@
 
 namespace gradtool {
 
-/// Sum of squares.
+/// Sum of squares, by vectors: one addition after the other takes as long as a quick codec.
 inline double energy(std::span<const float> values) {
   double sum = 0.0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  for (std::size_t i = 0; i < values.size(); i += host::kSumChunk)
+    sum += host::moments_of(values.data() + i, std::min(host::kSumChunk, values.size() - i)).squares;
   return sum;
 }
 
