@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
-#include <atomic>
+#include <algorithm>
+#include <array>
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "lib/core/error.hpp"
 
@@ -20,15 +23,64 @@ void sgemm_(const char* transa, const char* transb, const int* m, const int* n, 
             const int* ldc);
 // OpenBLAS's; other libraries have their own ways.
 __attribute__((weak)) void openblas_set_num_threads(int threads);
+__attribute__((weak)) void* blas_memory_alloc(int unused);
+__attribute__((weak)) void blas_memory_free(void* buffer);
 }
 // NOLINTEND(readability-identifier-naming)
 
 namespace gradtool::host {
 namespace {
 
-constexpr std::size_t kBlasRoom = std::size_t{136} << 20;  ///< OpenBLAS's buffer, and something beside it
-std::atomic<int> calls_under_way{0}, most_at_once{0};
-std::mutex first_of_its_number;  ///< held while the library may take memory
+/// The buffers that OpenBLAS has, and the calls that use them.
+class Buffers {
+ public:
+  void enter() {
+    std::unique_lock lock{mutex_};
+    for (;;) {
+      left_.wait(lock, [&] { return !growing_ && (running_ < count_ || !full_); });
+      if (running_ < count_) break;
+      growing_ = true;
+      left_.wait(lock, [&] { return running_ == 0; });
+      full_ = !grow() || count_ >= std::min<std::size_t>(kMost, std::thread::hardware_concurrency());
+      growing_ = false;
+      left_.notify_all();
+      if (count_ > 0) continue;
+      full_ = false;  // another call may find room
+      throw Error{Fault::backend,
+                  "out of memory: OpenBLAS takes 128 MiB of address space, which are not there; raise `ulimit -v`, or "
+                  "use fewer workers"};
+    }
+    ++running_;
+  }
+  void leave() {
+    const std::lock_guard lock{mutex_};
+    --running_;
+    left_.notify_all();
+  }
+
+ private:
+  /// Makes OpenBLAS take one buffer more than it has, none of which is in use. False where there is no room.
+  bool grow() {
+    constexpr std::size_t kRoom = std::size_t{136} << 20;  // a buffer, and something beside it
+    void* const room = mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return false;
+    munmap(room, kRoom);
+    ++count_;
+    if (blas_memory_alloc == nullptr) return true;
+    std::array<void*, kMost> all{};
+    for (std::size_t i = 0; i < count_; ++i) all[i] = blas_memory_alloc(0);
+    for (std::size_t i = 0; i < count_; ++i) blas_memory_free(all[i]);
+    return true;
+  }
+
+  static constexpr std::size_t kMost = 64;  ///< more calls than processors at a time gain nothing, either
+
+  std::mutex mutex_;
+  std::condition_variable left_;  ///< a call has ended, or buffers have been added
+  std::size_t running_ = 0, count_ = 0;
+  bool growing_ = false, full_ = false;
+};
+Buffers buffers;
 
 int as_int(std::size_t value) {
   expect_valid(value <= 0x7fffffff, "a matrix is too large for BLAS");
@@ -54,26 +106,11 @@ BlasCall::BlasCall(Threads threads) {
   static std::once_flag once;
   if (openblas_set_num_threads == nullptr) return;
   if (threads == Threads::one) std::call_once(once, [] { openblas_set_num_threads(1); });
-  if (++calls_under_way <= most_at_once) return;
-  alone_ = std::unique_lock{first_of_its_number};
-  const int number = calls_under_way;
-  if (number <= most_at_once) {
-    alone_.unlock();
-    return;
-  }
-  void* const room = mmap(nullptr, kBlasRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) {
-    --calls_under_way;
-    throw Error{Fault::backend,
-                "out of memory: OpenBLAS takes 128 MiB of address space for each thread, which are not there; raise "
-                "`ulimit -v`, or use fewer workers and threads"};
-  }
-  munmap(room, kBlasRoom);
-  most_at_once = number;
+  buffers.enter();
 }
 
 BlasCall::~BlasCall() {
-  if (openblas_set_num_threads != nullptr) --calls_under_way;
+  if (openblas_set_num_threads != nullptr) buffers.leave();
 }
 
 void add_gram(const double* rows, std::size_t count, std::size_t length, double* gram) {

@@ -71,6 +71,16 @@ __global__ void store_addresses_kernel(const __grid_constant__ Addresses address
   table.c[first + threadIdx.x] = addresses.of[threadIdx.x].c;
 }
 
+/// Whether the library that was loaded has the call: it may be an older one of the same name.
+bool has_groups() {
+  try {
+    static_cast<void>(GT_BLAS(cublasSgemmGroupedBatched));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Parameters of many products as cuBLAS takes them: an array for each.
 struct Shapes {
   void resize(std::size_t count) {
@@ -117,13 +127,34 @@ struct Blas::Handle {
     GT_CUBLAS(GT_BLAS(cublasSetWorkspace)(cublas, room.data(), work));
     call(cublas);
   }
-
+#if defined(GT_GROUPED_PRODUCTS)
+  void run_groups(Queue<Space::cuda> queue, View<std::byte, Space::cuda> room, float alpha,
+                  std::span<const Product> products) {
+    const std::size_t count = products.size();
+    expects(room.size() >= work + sizeof(Addresses::Matrices) * count, "too little workspace for products");
+    const AddressTable table{room.data() + work, count};
+    for (std::size_t first = 0; first < count; first += Addresses::kMost) {
+      const auto some = products.subspan(first, std::min(Addresses::kMost, count - first));
+      Addresses addresses{};
+      for (std::size_t i = 0; i < some.size(); ++i) addresses.of[i] = {some[i].a.data, some[i].b.data, some[i].c};
+      launch(queue, "addresses of products", store_addresses_kernel, Grid{1, Addresses::kMost}, addresses, first,
+             some.size(), table);
+    }
+    run(queue, room, [&](cublasHandle_t handle) {
+      expects(count <= shapes.ones.size(), "more products than were asked for");
+      for (std::size_t i = 0; i < count; ++i) shapes.set(i, products[i], alpha);
+      GT_CUBLAS(GT_BLAS(cublasSgemmGroupedBatched)(
+          handle, shapes.a_operations.data(), shapes.b_operations.data(), shapes.m.data(), shapes.n.data(),
+          shapes.k.data(), shapes.alphas.data(), table.a, shapes.a_strides.data(), table.b, shapes.b_strides.data(),
+          shapes.betas.data(), table.c, shapes.c_strides.data(), as_int(count), shapes.ones.data()));
+    });
+  }
+  Shapes shapes;
+  bool groups = has_groups();
+#endif
   std::mutex mutex;
   cublasHandle_t cublas = nullptr;
   std::size_t work;
-#if defined(GT_GROUPED_PRODUCTS)
-  Shapes shapes;
-#endif
 };
 
 Blas::Blas(std::unique_ptr<Handle> handle) : handle_{std::move(handle)} {}
@@ -176,33 +207,14 @@ void Blas::multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work,
 
 void Blas::multiply(Queue<Space::cuda> queue, View<std::byte, Space::cuda> work, float alpha,
                     std::span<const Product> products) {
-#if defined(GT_GROUPED_PRODUCTS)
   if (products.empty()) return;
-  const std::size_t count = products.size();
-  expects(work.size() >= handle_->work + sizeof(Addresses::Matrices) * count, "too little workspace for products");
-  const AddressTable table{work.data() + handle_->work, count};
-  for (std::size_t first = 0; first < count; first += Addresses::kMost) {
-    const auto some = products.subspan(first, std::min(Addresses::kMost, count - first));
-    Addresses addresses{};
-    for (std::size_t i = 0; i < some.size(); ++i) addresses.of[i] = {some[i].a.data, some[i].b.data, some[i].c};
-    launch(queue, "addresses of products", store_addresses_kernel, Grid{1, Addresses::kMost}, addresses, first,
-           some.size(), table);
-  }
-  handle_->run(queue, work, [&](cublasHandle_t cublas) {
-    Shapes& shapes = handle_->shapes;
-    expects(count <= shapes.ones.size(), "more products than were asked for");
-    for (std::size_t i = 0; i < count; ++i) shapes.set(i, products[i], alpha);
-    GT_CUBLAS(GT_BLAS(cublasSgemmGroupedBatched)(
-        cublas, shapes.a_operations.data(), shapes.b_operations.data(), shapes.m.data(), shapes.n.data(),
-        shapes.k.data(), shapes.alphas.data(), table.a, shapes.a_strides.data(), table.b, shapes.b_strides.data(),
-        shapes.betas.data(), table.c, shapes.c_strides.data(), as_int(count), shapes.ones.data()));
-  });
-#else
+#if defined(GT_GROUPED_PRODUCTS)
+  if (handle_->groups) return handle_->run_groups(queue, work, alpha, products);
+#endif
   for (const Product& product : products) {
     multiply(queue, work, product.m, product.n, product.k, alpha, product.a, product.b, 0.0F, product.c,
              product.c_stride);
   }
-#endif
 }
 
 }  // namespace gradtool::cuda

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "lib/core/view.hpp"
@@ -28,10 +27,13 @@ void multiply(const float* weights, const float* rows, std::size_t outputs, std:
 void multiply_transposed(const float* weights, const float* rows, std::size_t outputs, std::size_t length,
                          std::size_t count, float* out);
 
-/// Stands before each call of the library, in every function of this header and of eigen.hpp. The first one switches
-/// off the threads of OpenBLAS. That takes 128 MiB of address space for each call at the same time, keeps them, and
-/// tries for ever where there are none (`ulimit -v`, strict overcommitting): where more calls than before are under
-/// way, one thread at a time finds out whether there is room. Throws Fault::backend where there is none.
+/// Stands before each call of the library that computes, in every function of this header and of eigen.hpp; none is
+/// nested. The first one that wants one thread switches off OpenBLAS's own.
+///
+/// OpenBLAS takes 128 MiB of address space for each call at the same time, keeps them for later calls, and tries for
+/// ever where there are none (`ulimit -v`). So where as many calls are under way as it has buffers, it is made to take
+/// another, once no call is; where there is no room for one, or as many as processors, calls wait for each other.
+/// Throws Fault::backend where there is none at all. Calls by other libraries, as LibTorch's, are not seen.
 class BlasCall {
  public:
   enum class Threads : unsigned char { one, of_the_library };
@@ -39,9 +41,6 @@ class BlasCall {
   ~BlasCall();
   BlasCall(const BlasCall&) = delete;
   BlasCall& operator=(const BlasCall&) = delete;
-
- private:
-  std::unique_lock<std::mutex> alone_;
 };
 
 }  // namespace gradtool::host

@@ -84,7 +84,7 @@ SingularVectors::Result SingularVectors::decompose(const PaddedMatrix& matrix, H
 }
 
 /// Whether the eigenvalue is far enough from its neighbours for its vector to be found by itself: it is mixed with
-/// theirs by 10^-7 at most, which is what float32 rounds.
+/// theirs by some 10^-7, which is what float32 rounds.
 bool SingularVectors::Result::is_alone(std::size_t j) const {
   constexpr double kNear = 1e-9;
   const auto square = [&](std::size_t i) { return values_[i] * values_[i]; };
@@ -97,13 +97,15 @@ const double* SingularVectors::Result::vector(std::size_t j) {
   const Workspace work{*singular_, Scratch<Space::host>{scratch_}};
   const std::size_t order = singular_->order_;
   const std::size_t index = order - 1 - j;  // among eigenvalues
-  if (!all_ && is_alone(j) && singular_->eigen_.find_vector(work.gram.data(), index, work.vector.data(), work.eigen))
+  if (vectors_ == Vectors::one_by_one && is_alone(j) &&
+      singular_->eigen_.find_vector(work.gram.data(), index, work.vector.data(), work.eigen))
     return work.vector.data();
-  if (!all_) {
+  if (vectors_ == Vectors::one_by_one) {
     singular_->fill_gram(matrix_, work);
-    if (!singular_->eigen_.find_vectors(work.gram.data(), work.eigenvalues.data(), work.eigen)) return nullptr;
-    all_ = true;
+    const bool found = singular_->eigen_.find_vectors(work.gram.data(), work.eigenvalues.data(), work.eigen);
+    vectors_ = found ? Vectors::all : Vectors::lost;
   }
+  if (vectors_ == Vectors::lost) return nullptr;
   return work.gram.data() + index * order;
 }
 

@@ -41,7 +41,7 @@ class SingularVectors {
     PaddedMatrix matrix_;
     HostView<std::byte> scratch_;
     const double* values_ = nullptr;
-    bool all_ = false;  ///< all vectors were found
+    enum class Vectors : unsigned char { one_by_one, all, lost } vectors_ = Vectors::one_by_one;
   };
   [[nodiscard]] Result decompose(const PaddedMatrix& matrix, HostView<std::byte> scratch) const;
 
