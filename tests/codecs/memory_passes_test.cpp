@@ -39,7 +39,6 @@ const std::map<std::string, std::string>& reads_more() {
       {"atomo", "products with single vectors, one after the other"},
       {"dlcp", "a pass for the packets' means, and again what was lost"},
       {"exponent", "all chunks are measured before the first is written"},
-      {"onebit", "signs and the sums of columns in passes of their own"},
       {"sidco", "a pass for each fit, one that counts and one that selects"},
       {"strom", "what passes is counted before it is written"},
       {"topk", "the threshold is found before what reaches it is written"},
