@@ -57,6 +57,9 @@ def text_of(arms):
 
 
 def main():
+    if sys.argv[1:] not in ([], ["--check"], ["--left-out"]):
+        print(__doc__)
+        sys.exit(0 if "--help" in sys.argv[1:] or "-h" in sys.argv[1:] else 2)
     with open(SOURCE, newline="") as file:
         rows = list(csv.DictReader(file))
     with open(CODECS, newline="") as file:
