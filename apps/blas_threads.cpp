@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kName[] = "OPENBLAS_NUM_THREADS=", kOne[] = "OPENBLAS_NUM_THREADS=1";
 
-/// The loader calls this before constructors of libraries, when nothing but system calls may be relied on.
+/// The loader calls this before constructors of libraries, when little more than system calls may be relied on.
 void start_again_without_blas_threads(int /*argc*/, char** argv, char** environment) {
   std::size_t count = 0, at = 0;  // of variables; and the place of this one
   bool named = false;

@@ -28,8 +28,8 @@ class SymmetricEigen {
 };
 
 /// All eigenvalues of matrices of one order and those eigenvectors that are asked for, where these are few: reducing a
-/// matrix to a tridiagonal one takes a fifth of solve()'s time, and an eigenvector of that O(n²) more. On one thread,
-/// in working memory of the caller's.
+/// matrix to a tridiagonal one takes O(n³), but less than the vectors of all, and each vector of that O(n²) more. On
+/// one thread, in working memory of the caller's.
 class ChosenEigenvectors {
  public:
   explicit ChosenEigenvectors(std::size_t order);
