@@ -138,7 +138,8 @@ def scatter(path, used, judged, today):
         plot.axhline(MOST_LOST, color="#c66", linewidth=0.8, linestyle="--")
         plot.set_xscale("log")
         plot.set_yscale("symlog", linthresh=1)
-        plot.set(title=name, xlabel="judged error of the replay (line: today's limit)", ylabel="points of accuracy lost")
+        plot.margins(0.06)  # in the scales just set: else the largest losses lie half outside
+        plot.set(title=name, xlabel=f"judged error of the replay (line: --max-nmse {today:g})", ylabel="points of accuracy lost")
     plots.flat[0].legend(fontsize=6)
     figure.tight_layout()
     save(figure, path)
