@@ -58,6 +58,11 @@ class Pool {
     }
     return true;
   }
+  /// Gives the pages where no block lies back to the system, which clears them when they are touched again.
+  void trim() {
+    const std::lock_guard lock{mutex_};
+    for (const auto& [at, size] : free_) return_pages(memory_ + at, size);
+  }
 
  private:
   std::mutex mutex_;
@@ -73,6 +78,8 @@ std::byte* take_block(std::size_t bytes) {
   Pool* const kept = pool;
   std::byte* const pooled = kept == nullptr || bytes < kLeastPooled ? nullptr : kept->take(bytes);
   if (pooled != nullptr) return pooled;
+  // Else the pages that are free in the pool and those of the block would both be in use.
+  if (kept != nullptr && bytes >= kLeastPooled) kept->trim();
   auto* const memory = static_cast<std::byte*>(::operator new(bytes, kBlockAlignment));
   prefer_huge_pages(memory, bytes);
   return memory;

@@ -52,7 +52,16 @@ TEST(HostArena, TakesTheBlockOfOneThatEnded) {
   second.reset();
   first.reset();
   EXPECT_EQ(place_of(2 * kBytes), place);
+  const auto middle_of = [](std::size_t bytes, std::optional<std::byte> written = {}) {
+    HostArena arena{bytes};
+    std::byte& middle = arena.take_bytes(bytes)[bytes / 2];
+    if (written) middle = *written;
+    return std::to_integer<int>(middle);
+  };
+  middle_of(kBytes, std::byte{1});
+  EXPECT_EQ(middle_of(kBytes), 1) << "its pages are used again";
   EXPECT_NE(place_of(std::size_t{2} << 30), place) << "more than is kept at all";
+  EXPECT_EQ(middle_of(kBytes), 0) << "free pages were returned first";
 }
 
 TEST(HostArena, AlignsAndSeparatesPieces) {

@@ -43,8 +43,10 @@ TEST(OkTopk, NothingIsLostOverSteps) {
 }
 
 TEST(OkTopk, FullRatioIsTheSum) {
-  const auto out = run_model({.codec = "oktopk:ratio=1", .ranks = 3, .steps = 1});
-  EXPECT_LT(model_nmse(out), 1e-12);
+  for (const std::string index : {"auto", "u32", "bitmap", "elias"}) {  // their parts are as long as they can be
+    const auto out = run_model({.codec = "oktopk:ratio=1,index=" + index, .ranks = 3, .steps = 1});
+    EXPECT_LT(model_nmse(out), 1e-12) << index;
+  }
 }
 
 TEST(OkTopk, VolumeStaysNearSixKWhateverTheRanks) {

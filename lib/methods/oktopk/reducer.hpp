@@ -179,23 +179,23 @@ class OkTopkReducer final : public CountingReducer<S> {
  private:
   struct Workspace {
     Workspace(const OkTopkShape& shape, Scratch<S> scratch)
-        : all_sums{scratch.template take<float>(shape.n)},
-          region_sums{scratch.template take<float>(shape.n)},
+        : region_sums{scratch.template take<float>(shape.n)},
           parts{scratch.take_bytes(parts_bound(shape))},
           part{scratch.take_bytes(shape.part_bound(shape.n))},
+          all_sums{reinterpret_cast<float*>(part.data()), shape.n},
           numbers{scratch.template take<std::uint64_t>(std::max<std::size_t>(shape.ranks, 2) * shape.ranks)},
           steps{shape, scratch} {}
-    View<float, S> all_sums;         ///< list of the non-zero sums of all regions
     View<float, S> region_sums;      ///< sums of the own region, element by element
     View<std::byte, S> parts;        ///< one part for each region
     View<std::byte, S> part;         ///< the part that arrives, or that this rank sends to all
+    View<float, S> all_sums;         ///< list of the non-zero sums of all regions, in the place of `part`
     View<std::uint64_t, S> numbers;  ///< cuts, or sizes and counts, of all ranks
     typename Steps::Workspace steps;
   };
 
-  /// Size of all parts, whatever the regions are. A value and its position take at most 8 bytes; header, last word of
-  /// the positions and alignment of a part take less than 512.
-  static std::size_t parts_bound(const OkTopkShape& shape) { return 8 * shape.n + 512 * shape.ranks; }
+  /// Size of all parts, whatever the regions are: no more than one part over everything, and for each part its header,
+  /// the last word of its positions and its alignment, which take less than 512 bytes.
+  static std::size_t parts_bound(const OkTopkShape& shape) { return shape.part_bound(shape.n) + 512 * shape.ranks; }
 
   [[nodiscard]] Segment region(std::size_t r) const { return {borders_[r], borders_[r + 1] - borders_[r]}; }
 
