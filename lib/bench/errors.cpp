@@ -1,10 +1,12 @@
 #include "lib/bench/errors.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "kernels/float_bits.hpp"
 #include "lib/codecs/reducer.hpp"
@@ -60,49 +62,58 @@ class UnitProbe {
   HostView<float> out_;
 };
 
+/// Adds (y - x)^2 and x^2 up in lanes, and (y - x) of each element to `off` unless that is null.
+GT_SIMD_CLONES void add_errors(std::span<const float> x, const float* y, double* off, double& error, double& energy) {
+  constexpr std::size_t kLanes = 8;
+  std::array<double, kLanes> errors{}, energies{};
+  const auto add = [&](std::size_t i, std::size_t lane) {
+    const double exact = static_cast<double>(x[i]);
+    const double difference = static_cast<double>(y[i]) - exact;
+    errors[lane] += difference * difference;
+    energies[lane] += exact * exact;
+    if (off != nullptr) off[i] += difference;
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  }
+  for (; i < x.size(); ++i) add(i, 0);
+  error += std::accumulate(errors.begin(), errors.end(), 0.0);
+  energy += std::accumulate(energies.begin(), energies.end(), 0.0);
+}
+
+/// One encode, or `seeds` of them. Of S seeds with differences d to x the mean is x + b, b = sum d / S, and the
+/// variance (sum d^2 - S b^2) / (S - 1), of which only sum d is kept for each element.
 void probe(const Codec<Space::host>& codec, std::span<const float> x, const SideInputs<Space::host>& side,
            EncodeContext context, int seeds, Sums& sums) {
   UnitProbe unit{codec, x.size(), side};
   const bool several = seeds > 1;
-  std::vector<double> mean(several ? x.size() : 0, 0.0);
-  std::vector<double> spread(mean);  // Welford: sum of squared distances from the running mean
+  Arena<Space::host> arena{several ? sizeof(double) * x.size() : 0};
+  const auto off = arena.take<double>(several ? x.size() : 0).span();
+  std::fill(off.begin(), off.end(), 0.0);
   const std::uint64_t base = context.key.seed;
+  double squares = 0.0, energy = 0.0, of_seeds = 0.0;  // `energy` counts each seed
   for (int seed = 0; seed < seeds; ++seed) {
     context.key.seed = base + static_cast<std::uint64_t>(seed) * 0x9E3779B97F4A7C15ULL;
     const auto y = unit.round_trip(x, context);
-    for (std::size_t i = 0; several && i < x.size(); ++i) {
-      const double value = static_cast<double>(y[i]);
-      const double before = value - mean[i];
-      mean[i] += before / (seed + 1);
-      spread[i] += before * (value - mean[i]);
-    }
-    for (std::size_t i = 0; seed == 0 && i < x.size(); ++i) {
-      const double exact = static_cast<double>(x[i]);
-      const double error = static_cast<double>(y[i]) - exact;
-      sums.error += error * error;
-      sums.energy += exact * exact;
-    }
+    add_errors(x, y.data(), several ? off.data() : nullptr, squares, energy);
+    if (seed == 0) sums.error += squares, sums.energy += energy, of_seeds = energy;
   }
-  for (std::size_t i = 0; several && i < x.size(); ++i) {
-    const double exact = static_cast<double>(x[i]);
-    const double off = mean[i] - exact;
-    const double variance = spread[i] / (seeds - 1);
-    sums.bias += off * off - variance / seeds;  // E (mean - x)^2 = bias^2 + variance / seeds
-    sums.variance += variance;
-    sums.seeds_energy += exact * exact;
-  }
+  if (!several) return;
+  const double bias = std::inner_product(off.begin(), off.end(), off.begin(), 0.0) / seeds / seeds;
+  const double spread = squares - seeds * bias;
+  const double variance = (spread < 0.0 ? 0.0 : spread) / (seeds - 1);  // below 0 by rounding alone; a NaN stays
+  sums.bias += bias - variance / seeds;                                 // E (mean - x)^2 = bias^2 + variance / seeds
+  sums.variance += variance;
+  sums.seeds_energy += of_seeds;
 }
 
-/// Adds up as many elements as make whole vectors, in index order, and returns how many those are. The four sums are
-/// the lanes of one vector: an element's summands are added to all of them at once, so that the time of one addition
-/// passes for each element, and no more.
+/// Adds up as many elements as make whole vectors, in four lanes, and returns how many those are.
 GT_SIMD_CLONES std::size_t observe_fours(std::span<const double> x, std::span<const float> y, ErrorSums& sums) {
-#if defined(__GNUC__) && __has_builtin(__builtin_shufflevector)
   using Four = double __attribute__((vector_size(32)));
   using Flags = std::int64_t __attribute__((vector_size(32)));  // 0 or -1
   using Floats = float __attribute__((vector_size(16)));
-  Four added{sums.xx, sums.yy, sums.xy, sums.error};
-  Four largest{}, least = Four{} + sums.x_min, most = Four{} + sums.x_max;
+  Four xx{}, yy{}, xy{}, error{}, largest{}, least = Four{} + sums.x_min, most = Four{} + sums.x_max;
   Flags kept{}, zeroed{}, agreed{};
   std::size_t i = 0;
   for (; i + 4 <= x.size(); i += 4) {
@@ -112,16 +123,10 @@ GT_SIMD_CLONES std::size_t observe_fours(std::span<const double> x, std::span<co
     std::memcpy(&received, &y[i], sizeof received);
     const Four got = __builtin_convertvector(received, Four);
     const Four off = exact - got;
-    const Four xx = exact * exact, yy = got * got, xy = exact * got, error = off * off;
-    // The summands of element 0, and of 1, 2, 3, out of those of each kind.
-    const Four squares02 = __builtin_shufflevector(xx, yy, 0, 4, 2, 6);
-    const Four squares13 = __builtin_shufflevector(xx, yy, 1, 5, 3, 7);
-    const Four others02 = __builtin_shufflevector(xy, error, 0, 4, 2, 6);
-    const Four others13 = __builtin_shufflevector(xy, error, 1, 5, 3, 7);
-    added += __builtin_shufflevector(squares02, others02, 0, 1, 4, 5);
-    added += __builtin_shufflevector(squares13, others13, 0, 1, 4, 5);
-    added += __builtin_shufflevector(squares02, others02, 2, 3, 6, 7);
-    added += __builtin_shufflevector(squares13, others13, 2, 3, 6, 7);
+    xx += exact * exact;
+    yy += got * got;
+    xy += exact * got;
+    error += off * off;
     const Four size = off < 0.0 ? -off : off;
     largest = largest < size ? size : largest;
     least = exact < least ? exact : least;
@@ -130,11 +135,11 @@ GT_SIMD_CLONES std::size_t observe_fours(std::span<const double> x, std::span<co
     zeroed += (got == 0.0) & (exact != 0.0);
     agreed += ((exact > 0.0) & (got > 0.0)) | ((exact < 0.0) & (got < 0.0));
   }
-  sums.xx = added[0];
-  sums.yy = added[1];
-  sums.xy = added[2];
-  sums.error = added[3];
   for (int lane = 0; lane < 4; ++lane) {
+    sums.xx += xx[lane];
+    sums.yy += yy[lane];
+    sums.xy += xy[lane];
+    sums.error += error[lane];
     sums.largest_error = std::max(sums.largest_error, largest[lane]);
     sums.x_min = std::min(sums.x_min, least[lane]);
     sums.x_max = std::max(sums.x_max, most[lane]);
@@ -143,10 +148,6 @@ GT_SIMD_CLONES std::size_t observe_fours(std::span<const double> x, std::span<co
     sums.sign_agreements -= static_cast<std::uint64_t>(agreed[lane]);
   }
   return i;
-#else
-  static_cast<void>(x), static_cast<void>(y), static_cast<void>(sums);
-  return 0;
-#endif
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 
 namespace gradtool {
 
-/// Sums over elements of x (exact) and y (reconstruction), in float64 and in index order. Rows that cover several
-/// tensors or steps add their sums. Definitions: docs/measuring.md, "Errors".
+/// Sums over elements of x (exact) and y (reconstruction), in float64: of what one call observes in four lanes, element
+/// i in lane i mod 4, whatever the processor. Rows that cover several tensors or steps add their sums. Definitions:
+/// docs/measuring.md, "Errors".
 struct ErrorSums {
   std::uint64_t elements = 0;
   double xx = 0.0;     ///< sum x^2

@@ -138,7 +138,7 @@ class RankReplay {
     for (std::size_t step = 0; step < steps; ++step) {
       if (step == result_.windows[window].end) {
         if (leads()) {
-          totals->finish(window);
+          totals->finish_window();
           collect_notes();  // before the reducers forget
         }
         ++window;
@@ -211,7 +211,7 @@ class RankReplay {
       if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
     }
     if (leads()) {
-      totals->finish(window);
+      totals->finish_window();
       collect_notes();
     }
     return sampled;

@@ -119,7 +119,7 @@ ReplayResult ReceivedMeans::compare(const BenchCut& cut, int ranks, std::size_t 
     ErrorTotals totals{range.of(cut.units), rule, false, result};
     std::size_t window = 0;
     for (std::size_t step = 0; step < steps.size(); ++step) {
-      if (step == result.windows[window].end) totals.finish(window++);
+      if (step == result.windows[window].end) totals.finish_window(), ++window;
       for (std::size_t u = range.first; u < range.last; ++u) {
         const Unit& unit = cut.units[u];
         loader.load(unit, step, 0, true);
@@ -131,7 +131,7 @@ ReplayResult ReceivedMeans::compare(const BenchCut& cut, int ranks, std::size_t 
       }
       if (interrupted()) throw Error{Fault::check, std::string{kInterruptedMessage}};
     }
-    totals.finish(window);
+    totals.finish_window();
   }
   return result;
 }

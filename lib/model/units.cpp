@@ -137,6 +137,14 @@ GT_SIMD_CLONES void add_to(std::span<const float> values, std::span<double> sums
   for (std::size_t i = 0; i < values.size(); ++i) sums[i] += static_cast<double>(values[i]);
 }
 
+GT_SIMD_CLONES void set_to(std::span<const float> values, std::span<double> sums) {
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] = static_cast<double>(values[i]);
+}
+
+GT_SIMD_CLONES void divide(std::span<double> sums, double by) {
+  for (double& sum : sums) sum /= by;
+}
+
 }  // namespace
 
 StepLoader::StepLoader(const GradientSource& reader, int ranks, std::size_t largest_unit, Extras extras,
@@ -193,16 +201,18 @@ void StepLoader::load(const Unit& unit, std::size_t step, int only, bool with_me
     if (with_mean && only != kAllRanks) add_to_mean(unit, step, rank, held);
   }
   if (only == kAllRanks) return find_mean();
-  for (auto& value : mean_) value /= static_cast<double>(gradients_.size());
+  divide(mean_, static_cast<double>(gradients_.size()));
 }
 
 void StepLoader::find_mean() {
   constexpr std::size_t kBlock = 2048;
   for (std::size_t first = 0; first < mean_.size(); first += kBlock) {
     const auto mean = mean_.subspan(first, std::min(kBlock, mean_.size() - first));
-    std::fill(mean.begin(), mean.end(), 0.0);
-    for (const Buffer& gradient : gradients_) add_to(gradient.span().subspan(first, mean.size()), mean);
-    for (double& value : mean) value /= static_cast<double>(gradients_.size());
+    for (const Buffer& gradient : gradients_) {
+      const auto add = &gradient == &gradients_.front() ? set_to : add_to;
+      add(gradient.span().subspan(first, mean.size()), mean);
+    }
+    divide(mean, static_cast<double>(gradients_.size()));
   }
 }
 
