@@ -115,7 +115,7 @@ class Opening {
       file = std::move(usable);
       choose_values(file);
     }
-    constexpr std::uint64_t kMostKept = std::uint64_t{3} << 29;  // more is hardly ever in use
+    constexpr std::uint64_t kMostKept = std::uint64_t{5} << 28;  // more is hardly ever in use
     keep_ended_arenas(std::min(kMostKept, memory_here() / 2));
     in_.ranks = wanted_ranks(options_, in_.device, in_.place);
     if (in_.sources.empty()) {
