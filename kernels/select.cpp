@@ -17,7 +17,6 @@
 namespace gradtool::host {
 namespace {
 
-constexpr std::size_t kMaxParts = 64;
 constexpr std::size_t kBlock = 32;
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
 constexpr int kTopShift = kRadixDigits[0].shift;
@@ -132,26 +131,19 @@ Largest::Largest(Queue<Space::host> queue, HostView<const float> numbers, HostVi
       patterns_{histograms_ + kMaxParts * kRadixBins},
       places_{patterns_ + room_} {}
 
-void Largest::select(HostView<std::uint32_t> positions, float* values) const {
+Largest::Candidates Largest::find(std::size_t k) const {
   const std::size_t n = numbers_.size();
-  if (positions.empty()) return;
   const float* x = numbers_.data();
-  struct Part {
-    std::size_t first = 0;  ///< where its candidates start
-    std::size_t count = 0;  ///< candidates
-    std::size_t to = 0;     ///< where its share of the result starts
-    std::size_t ties = 0;   ///< numbers equal to the threshold that it contributes
-    Split split{};
-  };
-  std::array<Part, kMaxParts> parts{};
+  Candidates found{.search = {0, k}};
+  auto& parts = found.parts;
+  auto& search = found.search;
   const auto first_candidates = [&] {
     std::size_t sum = 0;
     for (std::size_t part = 0; part < parts_; ++part) parts[part].first = std::exchange(sum, sum + parts[part].count);
     return sum;
   };
-  RadixSearch search{0, positions.size()};
   std::span<const RadixDigit> digits{kRadixDigits};
-  std::uint32_t low = likely_bound(numbers_, positions.size());
+  std::uint32_t low = likely_bound(numbers_, k);
   std::size_t candidates = 0;
   if (low > 0) {
     parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
@@ -159,7 +151,7 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     });
     candidates = first_candidates();
   }
-  if (candidates < positions.size() || candidates > room_) {  // no sample, or one that misleads
+  if (candidates < k || candidates > room_) {  // no sample, or one that misleads
     parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
       count_top(x, first, last, histograms_ + part * kRadixBins);
     });
@@ -173,24 +165,20 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     candidates = first_candidates();
   }
   // All numbers are candidates if there is no room for fewer.
-  const bool gathered = candidates <= room_;
+  const bool gathered = found.gathered = candidates <= room_;
+  const std::byte* const patterns = found.patterns =
+      gathered ? reinterpret_cast<const std::byte*>(patterns_) : reinterpret_cast<const std::byte*>(x);
   parallel_parts(queue_, n, parts_, kBlock, [&](std::size_t part, std::size_t first, std::size_t last) {
-    Part& own = parts[part];
+    auto& own = parts[part];
     if (gathered)
       gather(x, first, last, low, own.count, patterns_ + own.first, places_ + own.first);
     else
-      own.first = first, own.count = last - first;
+      own = {first, last - first};
   });
-  const auto* const patterns =
-      gathered ? reinterpret_cast<const std::byte*>(patterns_) : reinterpret_cast<const std::byte*>(x);
-
-  const auto for_candidates = [&](const auto& body) {
-    parallel_parts(queue_, parts_, parts_, 1, [&](std::size_t part, std::size_t, std::size_t) { body(part); });
-  };
   for (const RadixDigit digit : digits) {
     const std::uint32_t mask = (1U << digit.width) - 1;
     const std::uint32_t prefix = search.prefix;
-    for_candidates([&](std::size_t part) {
+    for_parts([&](std::size_t part) {
       std::uint32_t* histogram = histograms_ + part * kRadixBins;
       std::fill_n(histogram, kRadixBins, 0U);
       for (std::size_t i = parts[part].first; i < parts[part].first + parts[part].count; ++i) {
@@ -200,28 +188,45 @@ void Largest::select(HostView<std::uint32_t> positions, float* values) const {
     });
     take_digit(histograms_, parts_, digit, search);
   }
-  const std::uint32_t threshold = search.prefix;
-  std::size_t left = search.left;
+  return found;
+}
 
-  for_candidates([&](std::size_t part) {
-    parts[part].split = split(patterns + sizeof(float) * parts[part].first, parts[part].count, threshold);
+float Largest::threshold(std::size_t k) const {
+  return format::float_of(find(k).search.prefix);
+}
+
+void Largest::select(HostView<std::uint32_t> positions, float* values) const {
+  if (positions.empty()) return;
+  const Candidates found = find(positions.size());
+  const std::uint32_t threshold = found.search.prefix;
+  /// A part's share of the result.
+  struct Share {
+    std::size_t to = 0;    ///< where it starts
+    std::size_t ties = 0;  ///< numbers equal to the threshold that it contributes
+    Split split{};
+  };
+  std::array<Share, kMaxParts> shares{};
+  for_parts([&](std::size_t part) {
+    const auto& own = found.parts[part];
+    shares[part].split = split(found.patterns + sizeof(float) * own.first, own.count, threshold);
   });
+  std::size_t left = found.search.left;
   for (std::size_t part = 0, at = 0; part < parts_; ++part) {
-    Part& own = parts[part];
+    Share& own = shares[part];
     own.ties = std::min(left, own.split.equal);
     own.to = at;
     left -= own.ties;
     at += own.split.above + own.ties;
   }
-  for_candidates([&](std::size_t part) {
-    const Part& own = parts[part];
+  for_parts([&](std::size_t part) {
+    const Share& own = shares[part];
     std::size_t ties = own.ties;
     std::size_t at = own.to;
     const std::size_t end = own.to + own.split.above + own.ties;
-    for (std::size_t i = own.first; at < end; ++i) {
-      const std::uint32_t pattern = pattern_at(patterns, i);
+    for (std::size_t i = found.parts[part].first; at < end; ++i) {
+      const std::uint32_t pattern = pattern_at(found.patterns, i);
       const std::size_t tie = (pattern & kMagnitude) == threshold && ties > 0 ? 1 : 0;
-      positions[at] = gathered ? places_[i] : static_cast<std::uint32_t>(i);
+      positions[at] = found.gathered ? places_[i] : static_cast<std::uint32_t>(i);
       if (values != nullptr) values[at] = format::one_nan(format::float_of(pattern));
       at += tie + ((pattern & kMagnitude) > threshold ? 1 : 0);
       ties -= tie;
@@ -337,11 +342,13 @@ BlockSelect::Cut BlockSelect::largest(std::size_t k, std::uint32_t floor) const 
   RadixSearch search{0, k};
   for (const RadixDigit digit : kRadixDigits) {
     const std::uint32_t low = std::max(floor, search.prefix << (digit.shift + digit.width));
-    radix_step(queue_, pieces_.size(), parts, 1, digit, histograms_, search,
-               [&](std::size_t first, std::size_t last, std::uint32_t* histogram) {
-                 for (; first < last; ++first)
-                   count_digits(pieces_[first], numbers_, maxima_, low, search.prefix, digit, histogram);
-               });
+    parallel_parts(queue_, pieces_.size(), parts, 1, [&](std::size_t part, std::size_t first, std::size_t last) {
+      std::uint32_t* histogram = histograms_ + part * kRadixBins;
+      std::fill_n(histogram, kRadixBins, 0U);
+      for (; first < last; ++first)
+        count_digits(pieces_[first], numbers_, maxima_, low, search.prefix, digit, histogram);
+    });
+    take_digit(histograms_, parts, digit, search);
   }
   return {search.prefix, search.left, k};
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -44,72 +44,6 @@ struct RadixSearch {
 /// those that have the prefix. There are `parts` histograms.
 void take_digit(const std::uint32_t* histograms, std::size_t parts, RadixDigit digit, RadixSearch& search);
 
-/// One step of a radix select. count(first, last, histogram) adds items [first, last) to a histogram of `digit`; it is
-/// called for `parts` ranges of the items on the queue's threads (see parallel_parts for `align`).
-template <class Count>
-void radix_step(Queue<Space::host> queue, std::size_t items, std::size_t parts, std::size_t align, RadixDigit digit,
-                std::uint32_t* histograms, RadixSearch& search, const Count& count) {
-  parallel_parts(queue, items, parts, align, [&](std::size_t part, std::size_t first, std::size_t last) {
-    std::uint32_t* histogram = histograms + part * kRadixBins;
-    std::fill_n(histogram, kRadixBins, 0u);
-    count(first, last, histogram);
-  });
-  take_digit(histograms, parts, digit, search);
-}
-
-/// Which keys are the k largest: all keys above `threshold`, and `ties` of those equal to it. Methods take those with
-/// the lowest indices, so that the choice does not depend on threads.
-struct Cut {
-  std::uint32_t threshold = 0;
-  std::size_t ties = 0;
-};
-
-/// Radix select over 31-bit keys that are computed when they are needed: three passes, and no copy of the keys. Keys
-/// are patterns of non-negative floats, which order like the floats, with NaN above infinity. For thresholds and
-/// quantiles; Largest finds the k largest numbers themselves.
-class Selector {
- public:
-  static constexpr std::size_t kMaxParts = 64;
-
-  /// Bytes of scratch for a selector, whatever n is.
-  static constexpr std::size_t scratch_bytes() { return sizeof(std::uint32_t) * kMaxParts * kRadixBins; }
-
-  Selector(Queue<Space::host> queue, std::size_t n, HostView<std::byte> scratch)
-      : queue_{queue},
-        n_{n},
-        parts_{std::min(kMaxParts, part_count(queue, n, 1 << 15))},
-        histograms_{reinterpret_cast<std::uint32_t*>(scratch.data())} {}
-
-  /// The cut for the k largest of key(0) .. key(n-1); 1 <= k <= n.
-  template <class Key>
-  [[nodiscard]] Cut find(std::size_t k, const Key& key) const {
-    RadixSearch search{0, k};
-    for (const RadixDigit digit : kRadixDigits) {
-      const std::uint32_t mask = (1u << digit.width) - 1;
-      const int above = digit.shift + digit.width;
-      const auto count = [&](std::size_t first, std::size_t last, std::uint32_t* histogram) {
-        const std::uint32_t prefix = search.prefix;
-        if (above == 31) {  // every key has the empty prefix
-          for (std::size_t i = first; i < last; ++i) ++histogram[key(i) >> digit.shift & mask];
-        } else {
-          for (std::size_t i = first; i < last; ++i) {
-            const std::uint32_t bits = key(i);
-            if (bits >> above == prefix) ++histogram[bits >> digit.shift & mask];
-          }
-        }
-      };
-      radix_step(queue_, n_, parts_, 16, digit, histograms_, search, count);
-    }
-    return {search.prefix, search.left};
-  }
-
- private:
-  Queue<Space::host> queue_;
-  std::size_t n_;
-  std::size_t parts_;
-  std::uint32_t* histograms_;
-};
-
 /// Exactly k of n numbers with the largest magnitudes, of equal ones those with the lower index. Magnitudes compare by
 /// their binary32 patterns, so that NaN counts as larger than infinity and the result does not depend on threads.
 ///
@@ -129,17 +63,38 @@ class Largest {
     return i * n / kSampled + (i * 0x9E3779B1u >> 8) % (n / kSampled);
   }
 
-  /// Bytes of scratch for the k largest of n numbers, a multiple of 4: room for about 2k candidates.
+  /// Bytes of scratch for the k largest of n numbers, a multiple of 4: room for about 2k candidates. With less room it
+  /// takes longer; for a threshold whose k is not known beforehand, k = 0 has room for one number in 64.
   [[nodiscard]] static std::size_t scratch_bytes(std::size_t n, std::size_t k);
 
-  /// `scratch` is aligned to 4 and holds scratch_bytes(n, k).
+  /// `scratch` is aligned to 4 and holds scratch_bytes.
   Largest(Queue<Space::host> queue, HostView<const float> numbers, HostView<std::byte> scratch);
 
   /// positions := the indices of the k largest, ascending; k = positions.size() <= n. values := the numbers there, in
   /// the same order; it may be null.
   void select(HostView<std::uint32_t> positions, float* values) const;
+  /// The magnitude of the k-th largest, 1 <= k <= n.
+  [[nodiscard]] float threshold(std::size_t k) const;
 
  private:
+  static constexpr std::size_t kMaxParts = 64;
+  /// All numbers that may be among the k largest, and the pattern of the k-th.
+  struct Candidates {
+    struct Part {
+      std::size_t first = 0, count = 0;  ///< of the candidates
+    };
+    std::array<Part, kMaxParts> parts{};
+    bool gathered = false;                ///< into patterns_ and places_; else all numbers are candidates
+    const std::byte* patterns = nullptr;  ///< with their signs
+    RadixSearch search;                   ///< its prefix is the whole pattern of the k-th
+  };
+  [[nodiscard]] Candidates find(std::size_t k) const;
+  /// body(part) for all parts, on the queue's threads.
+  template <class Body>
+  void for_parts(const Body& body) const {
+    parallel_parts(queue_, parts_, parts_, 1, [&](std::size_t part, std::size_t, std::size_t) { body(part); });
+  }
+
   Queue<Space::host> queue_;
   HostView<const float> numbers_;
   std::size_t parts_;

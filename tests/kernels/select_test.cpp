@@ -76,30 +76,6 @@ TEST(BlockSelect, AtLeast) {
   }
 }
 
-TEST(Selector, FindsTheCutThatSortingFinds) {
-  Arena<Space::host> scratch{host::Selector::scratch_bytes()};
-  const auto view = scratch.take_bytes(host::Selector::scratch_bytes());
-  TaskPool pool{3};
-  for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'000U}) {
-    std::vector<std::uint32_t> keys(n);
-    for (std::size_t i = 0; i < n; ++i)
-      keys[i] = format::draw4({.seed = n}, i).bits[0] >> (i % 3 == 0 ? 28 : 1);  // many ties
-    auto sorted = keys;
-    std::sort(sorted.rbegin(), sorted.rend());
-    const auto key = [&](std::size_t i) { return keys[i]; };
-    for (const std::size_t k : {std::size_t{1}, n / 3 + 1, n}) {
-      for (const Queue<Space::host> queue : {Queue<Space::host>{}, Queue<Space::host>{&pool}}) {
-        const host::Selector selector{queue, n, view};
-        const host::Cut cut = selector.find(k, key);
-        EXPECT_EQ(cut.threshold, sorted[k - 1]);
-        const auto above = static_cast<std::size_t>(
-            std::count_if(keys.begin(), keys.end(), [&](auto v) { return v > cut.threshold; }));
-        EXPECT_EQ(cut.ties, k - above);
-      }
-    }
-  }
-}
-
 TEST(Largest, TakesWhatSortingTakes) {
   TaskPool pool{3};
   for (const std::size_t n : {1U, 2U, 33U, 5000U, 200'003U}) {
@@ -126,6 +102,11 @@ TEST(Largest, TakesWhatSortingTakes) {
           host::Largest{queue, {x.data(), n}, all_room.first(room)}.select({positions.data(), k}, values.data());
           ASSERT_EQ(positions, expected) << k << " of " << n;
           for (std::size_t i = 0; i < k; ++i) ASSERT_EQ(format::bits_of(values[i]), format::bits_of(x[positions[i]]));
+        }
+        if (k == 0) continue;
+        for (const std::size_t room : {all_room.size(), host::Largest::scratch_bytes(n, 0)}) {
+          const float found = host::Largest{queue, {x.data(), n}, all_room.first(room)}.threshold(k);
+          ASSERT_EQ(format::bits_of(found), magnitude(order[k - 1])) << k << " of " << n;
         }
       }
     }

@@ -55,9 +55,9 @@ class HostSteps {
 
  public:
   struct Workspace {
-    Workspace(const HostSteps& /*steps*/, Scratch<Space::host>& scratch)
-        : selector{scratch.take_bytes(host::Selector::scratch_bytes())} {}
-    HostView<std::byte> selector;
+    Workspace(const HostSteps& steps, Scratch<Space::host>& scratch)
+        : largest{scratch.take_bytes(host::Largest::scratch_bytes(steps.n_, 0))} {}
+    HostView<std::byte> largest;  ///< of host::Largest
   };
 
   HostSteps(const MaskPolicy& policy, std::vector<IwpLayer> layers, const IndexCoding& coding, std::size_t n)
@@ -191,10 +191,7 @@ class HostSteps {
   static float quantile(Queue queue, ConstFloats importances, double density, const Workspace& work) {
     const std::size_t k = MaskPolicy::elements_at(density, importances.size());
     if (k == 0) return -1.0F;
-    const float* x = importances.data();
-    const host::Selector selector{queue, importances.size(), work.selector};
-    return format::float_of(
-        selector.find(k + 1, [x](std::size_t i) { return format::bits_of(x[i]) & 0x7fffffffU; }).threshold);
+    return host::Largest{queue, importances, work.largest}.threshold(k + 1);
   }
 
   /// Sets the layer's bits in the words [from, to) of the bucket's bitmap.

@@ -23,20 +23,17 @@ class HostSteps {
         : marks{scratch.take<std::uint32_t>(mark_words(shape.n))},
           positions{scratch.take<std::uint32_t>(shape.n)},
           values{scratch.take<float>(shape.n)},
-          selector{scratch.take_bytes(host::Selector::scratch_bytes())} {}
+          largest{scratch.take_bytes(host::Largest::scratch_bytes(shape.n, 0))} {}
     HostView<std::uint32_t> marks;      ///< bitmap of what is selected
     HostView<std::uint32_t> positions;  ///< of the list
     HostView<float> values;             ///< of the list
-    HostView<std::byte> selector;
+    HostView<std::byte> largest;        ///< of host::Largest
   };
 
   explicit HostSteps(const OkTopkShape& shape) : shape_{shape}, starts_(shape.ranks + 1) {}
 
   [[nodiscard]] float kth(Queue queue, Floats values, std::size_t k, const Workspace& work) const {
-    const float* x = values.data();
-    const host::Selector selector{queue, values.size(), work.selector};
-    return format::float_of(
-        selector.find(k, [x](std::size_t i) { return format::bits_of(x[i]) & 0x7fffffffU; }).threshold);
+    return host::Largest{queue, values, work.largest}.threshold(k);
   }
 
   std::size_t select(Queue queue, Floats values, float threshold, const Workspace& work) {
