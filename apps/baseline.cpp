@@ -16,6 +16,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/compare/compare.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/report/csv.hpp"
 #include "lib/report/json.hpp"
@@ -50,12 +51,9 @@ class TemporaryFolder {
 std::vector<std::string> own_arguments(const std::vector<std::string>& left_out) {
   std::ifstream in{"/proc/self/cmdline", std::ios::binary};
   const std::string text{std::istreambuf_iterator<char>{in}, {}};
-  std::vector<std::string> all;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\0', at), text.size());
-    all.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
+  auto arguments = split(text, '\0');
+  if (!arguments.empty()) arguments.pop_back();  // behind the last, which ends by a zero, too
+  const std::vector<std::string> all{arguments.begin(), arguments.end()};
   std::vector<std::string> kept;
   for (std::size_t i = 1; i < all.size(); ++i) {
     if (all[i] == "--markdown") continue;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "lib/bench/synthetic.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/core/utf8.hpp"
@@ -67,11 +67,8 @@ struct BenchArguments {
 /// "node=8" as 8; 1 for nothing.
 int parse_levels(const std::string& text) {
   if (text.empty()) return 1;
-  int node = 0;
-  const std::string_view number = std::string_view{text}.substr(text.starts_with("node=") ? 5 : 0);
-  const auto result = std::from_chars(number.data(), number.data() + number.size(), node);
-  if (!text.starts_with("node=") || result.ec != std::errc{} || result.ptr != number.data() + number.size() ||
-      node < 2 || node > 65536) {
+  const int node = text.starts_with("node=") ? number_of<int>(std::string_view{text}.substr(5)).value_or(0) : 0;
+  if (node < 2 || node > 65536) {
     throw_error(Fault::usage, "--levels '{}' is not valid; write the ranks of a machine, 2 at least, as node=8", text);
   }
   return node;
@@ -79,11 +76,7 @@ int parse_levels(const std::string& text) {
 
 int parse_pipeline(const std::string& text) {
   constexpr int kMost = 64;
-  int chunks = text == "off" ? 1 : 0;
-  if (chunks == 0) {
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), chunks);
-    if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) chunks = 0;
-  }
+  const int chunks = text == "off" ? 1 : number_of<int>(text).value_or(0);
   if (chunks < 1 || chunks > kMost) {
     throw_error(Fault::usage, "--pipeline '{}' is not valid; write off, or a number of chunks from 1 to {}", text,
                 kMost);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "lib/bench/codec_times.hpp"
 #include "lib/bench/job_trace.hpp"
 #include "lib/comm/launch.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/model/library.hpp"
@@ -21,20 +21,16 @@
 namespace gradtool::app {
 
 std::uint64_t parse_seed(const std::string& text) {
-  std::uint64_t seed = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size())
-    throw_error(Fault::usage, "--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text);
-  return seed;
+  if (const auto seed = number_of<std::uint64_t>(text)) return *seed;
+  throw_error(Fault::usage, "--seed '{}' is not valid; write a whole number from 0 to 2^64 - 1", text);
 }
 
 IterationRange parse_iterations(const std::string& text) {
-  IterationRange range;
-  const char* const end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, range.first);
-  const bool colon = first.ec == std::errc{} && first.ptr != end && *first.ptr == ':';
-  const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
-  if (colon && last.ec == std::errc{} && last.ptr == end && range.first <= range.last) return range;
+  const auto parts = split(text, ':');
+  using Iteration = decltype(IterationRange::first);
+  const auto first = number_of<Iteration>(parts.empty() ? "" : parts.front());
+  const auto last = number_of<Iteration>(parts.empty() ? "" : parts.back());
+  if (parts.size() == 2 && first && last && *first <= *last) return {.first = *first, .last = *last};
   throw_error(Fault::usage,
               "--steps '{}' is not valid; write the first and the last training iteration, both included, as 10:60",
               text);
@@ -42,20 +38,15 @@ IterationRange parse_iterations(const std::string& text) {
 
 std::vector<std::uint64_t> parse_seeds(const std::string& text) {
   std::vector<std::uint64_t> seeds;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string one = text.substr(at, end - at);
-    std::uint64_t seed = 0;
-    const auto result = std::from_chars(one.data(), one.data() + one.size(), seed);
-    const bool number = !one.empty() && result.ec == std::errc{} && result.ptr == one.data() + one.size();
-    if (!number || std::find(seeds.begin(), seeds.end(), seed) != seeds.end()) {
-      throw_error(Fault::usage,
-                  "--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each once, as 1,2,3", text);
-    }
-    seeds.push_back(seed);
-    at = end + 1;
+  bool valid = !text.empty();
+  for (const std::string_view one : split(text, ',')) {
+    const auto seed = number_of<std::uint64_t>(one);
+    valid = valid && seed && std::find(seeds.begin(), seeds.end(), *seed) == seeds.end();
+    if (valid) seeds.push_back(*seed);
   }
-  return seeds;
+  if (valid) return seeds;
+  throw_error(Fault::usage, "--seeds '{}' is not valid; write whole numbers from 0 to 2^64 - 1, each once, as 1,2,3",
+              text);
 }
 
 void expect_outputs_spare_sources(const std::vector<std::string>& sources, const std::vector<NamedPath>& outputs) {
@@ -173,10 +164,8 @@ void set_iteration(const std::optional<std::string>& compute, const std::string&
     bench.compute_seconds = bench.trace ? bench.trace->compute_seconds : 1.0;
     return;
   }
-  double milliseconds = 0.0;
-  const char* const end = compute->data() + compute->size();
-  const auto result = std::from_chars(compute->data(), end, milliseconds);
-  if (result.ec != std::errc{} || result.ptr != end || !(milliseconds > 0.0 && milliseconds <= 1e9)) {
+  const double milliseconds = number_of<double>(*compute).value_or(0.0);
+  if (!(milliseconds > 0.0 && milliseconds <= 1e9)) {
     throw_error(Fault::usage,
                 "--compute-ms '{}' is not valid; write milliseconds above 0, such as 120, "
                 "traces of torch.profiler (trace.json, trace.json.gz), captured or none",

@@ -12,6 +12,7 @@
 #include "lib/capture/dataset.hpp"
 #include "lib/codecs/registry.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/core/utf8.hpp"
@@ -169,11 +170,8 @@ std::vector<std::string> words_of(const CLI::Option& option) {
   const auto open = type.find('{');  // CLI::IsMember says what it accepts
   const auto close = type.find('}');
   if (open == std::string::npos || close == std::string::npos) return words;
-  for (std::size_t start = open + 1; start < close;) {
-    const std::size_t end = std::min(type.find(',', start), close);
-    words.push_back(type.substr(start, end - start));
-    start = end + 1;
-  }
+  for (const std::string_view word : split(std::string_view{type}.substr(open + 1, close - open - 1), ','))
+    words.emplace_back(word);
   return words;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "apps/options.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool::app {
@@ -49,11 +50,8 @@ class HelpFormatter final : public CLI::Formatter {
 
   std::string make_footer(const CLI::App* app) const override {
     std::string out, footer = app->get_footer();
-    for (std::size_t start = 0; start < footer.size();) {
-      const std::size_t end = std::min(footer.find('\n', start), footer.size());
-      out += wrapped(std::string_view{footer}.substr(start, end - start), kWidth, "");
-      start = end + 1;
-    }
+    if (footer.ends_with('\n')) footer.pop_back();
+    for (const std::string_view line : split(footer, '\n')) out += wrapped(line, kWidth, "");
     return out;
   }
 

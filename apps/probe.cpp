@@ -12,6 +12,7 @@
 #include "apps/subcommands.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/core/utf8.hpp"
@@ -51,11 +52,8 @@ std::vector<Pattern> chosen_collectives(const ProbeArguments& o) {
   };
   if (!o.collectives.empty()) add(Pattern::pair);
   for (const auto& list : o.collectives) {
-    for (std::size_t start = 0; start <= list.size();) {
-      const std::size_t end = std::min(list.find(',', start), list.size());
-      add(parse_pattern(list.substr(start, end - start)));
-      start = end + 1;
-    }
+    if (list.empty()) add(parse_pattern(list));
+    for (const std::string_view one : split(list, ',')) add(parse_pattern(std::string{one}));
   }
   for (const auto& info : patterns()) {
     // NCCL has one all-reduce.

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "gradtool_version.hpp"
 #include "lib/comm/launch.hpp"
 #include "lib/core/interrupt.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/core/utf8.hpp"
 #include "lib/report/color.hpp"
@@ -98,10 +98,7 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
 
 template <class Number>
 bool is_number(const std::string& text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  return result.ec == std::errc{} && result.ptr == end;
+  return number_of<Number>(text).has_value();
 }
 
 /// CLI11 reads numbers as C does: 0x10 is 16, 010 is 8, and what is out of range becomes something else without a word.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -14,6 +13,7 @@
 #include "lib/advice/trained_arms.hpp"
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/utf8.hpp"
 #include "lib/model/statistics.hpp"
@@ -168,9 +168,7 @@ struct JudgedRun {
 /// A setting of gradtool train, which writes all of them as text.
 int whole_setting(const Json& json, const char* name, const std::string& path) {
   const auto text = json.at("settings").at(name).get<std::string>();
-  int value = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (result.ec == std::errc{} && result.ptr == text.data() + text.size() && value >= 1) return value;
+  if (const auto value = number_of<int>(text); value && *value >= 1) return *value;
   throw Error{Fault::data,
               fmt::format("{}: the setting '{}' is '{}'; must be a whole number of at least 1", path, name, text)};
 }

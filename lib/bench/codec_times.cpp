@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/report/json.hpp"
 
@@ -277,11 +277,8 @@ CodecSpeed CodecSpeed::parse(const std::string& text) {
   const std::string_view floor = std::string_view{text}.substr(kFloor.size());
   const std::size_t end = std::min(floor.find(','), floor.size());
   const std::string_view cache = floor.substr(end);
-  double rate = 0.0;
-  const auto result = std::from_chars(floor.data(), floor.data() + end, rate);
-  const bool valid = result.ec == std::errc{} && result.ptr == floor.data() + end && rate > 0.0 && rate <= 1e9 &&
-                     (cache.empty() || cache.starts_with(kCache));
-  if (!valid) {
+  const double rate = number_of<double>(floor.substr(0, end)).value_or(0.0);
+  if (!(rate > 0.0 && rate <= 1e9 && (cache.empty() || cache.starts_with(kCache)))) {
     throw Error{Fault::usage,
                 fmt::format("--codec-speed '{}' is not valid; write the GB/s of a memory above 0, as floor:3000 or "
                             "floor:3000,cache=50MB, or the record of another bench, as card.json",

@@ -14,6 +14,7 @@
 #include "lib/core/error.hpp"
 #include "lib/core/files.hpp"
 #include "lib/core/median.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
@@ -328,14 +329,9 @@ bool names_traces(const std::string& text) {
 }
 
 std::vector<std::string> trace_files(const std::string& text) {
-  std::vector<std::string> files;
-  if (!names_traces(text)) return files;
-  for (std::size_t from = 0; from <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', from), text.size());
-    files.push_back(text.substr(from, comma - from));
-    from = comma + 1;
-  }
-  return files;
+  if (!names_traces(text)) return {};
+  const auto files = split(text, ',');
+  return {files.begin(), files.end()};
 }
 
 JobTrace read_job_traces(const std::string& text) {

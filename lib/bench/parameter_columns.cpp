@@ -1,8 +1,9 @@
 // A codec's parameters by name, in the record and as columns of the CSV.
-#include <charconv>
 #include <map>
 
 #include "lib/bench/result.hpp"
+
+#include "lib/core/parse.hpp"
 
 namespace gradtool {
 namespace {
@@ -10,12 +11,10 @@ namespace {
 /// A word of a codec's text as a cell: a number where it is one and the parameter is no choice among words.
 Cell cell_of(const ParamInfo& info, const Params& params) {
   const std::string& word = params.word(info.name);
-  double number = 0.0;
-  const auto read = std::from_chars(word.data(), word.data() + word.size(), number);
-  const bool whole_word = read.ec == std::errc{} && read.ptr == word.data() + word.size();
-  if (info.kind == ParamInfo::Kind::choice || !whole_word) return word;
+  const auto number = number_of<double>(word);
+  if (info.kind == ParamInfo::Kind::choice || !number) return word;
   if (info.kind == ParamInfo::Kind::integer) return static_cast<std::int64_t>(params.integer(info.name));
-  return number;
+  return *number;
 }
 
 }  // namespace

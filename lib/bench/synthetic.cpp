@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <cmath>
 
 #include "kernels/draws.hpp"
 #include "lib/core/error.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
@@ -33,11 +33,8 @@ std::uint64_t whole_elements(std::string_view text, std::string_view all) {
 }
 
 double parse_factor(std::string_view text, std::string_view all) {
-  double factor = 0.0;
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, factor);
-  if (result.ec != std::errc{} || result.ptr != end || !(factor > 1.0 && std::isfinite(factor)))
-    fail(all, "the factor behind x is a number above 1");
+  const double factor = number_of<double>(text).value_or(0.0);
+  if (!(factor > 1.0 && std::isfinite(factor))) fail(all, "the factor behind x is a number above 1");
   return factor;
 }
 

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
+
+#include "lib/core/parse.hpp"
 
 namespace gradtool {
 namespace {
@@ -17,25 +18,18 @@ constexpr std::size_t kBlock = 1024;
 std::optional<std::map<std::string, double, std::less<>>> numbers_of(std::string_view text) {
   std::map<std::string, double, std::less<>> numbers;
   bool in_schedule = false;  // whose value has commas: "schedule=milestones:10,20:0.1"
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(','), text.size());
-    const std::string_view one = text.substr(0, end);
+  if (text.ends_with(',')) text.remove_suffix(1);
+  for (const std::string_view one : split(text, ',')) {
     const std::size_t equal = one.find('=');
-    double value = 0.0;
     if (equal == std::string_view::npos) {
       if (!in_schedule) return std::nullopt;
-      text.remove_prefix(std::min(end + 1, text.size()));
       continue;
     }
     in_schedule = one.substr(0, equal) == "schedule";
-    const std::string_view digits = one.substr(equal + 1);
-    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (read.ec == std::errc{} && read.ptr == digits.data() + digits.size()) {
-      numbers.emplace(one.substr(0, equal), value);
-    } else if (!in_schedule) {
+    if (const auto value = number_of<double>(one.substr(equal + 1)))
+      numbers.emplace(one.substr(0, equal), *value);
+    else if (!in_schedule)
       return std::nullopt;
-    }
-    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return numbers;
 }

@@ -1,33 +1,24 @@
 #include "lib/capture/schedule.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <string_view>
 
+#include "lib/core/parse.hpp"
 #include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
 
-template <class T>
-bool parse_number(std::string_view text, T& value) {
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return status == std::errc{} && end == text.data() + text.size();
-}
-
 /// Numbers of at least 1, each above the one before, separated by commas.
 bool parse_iterations(std::string_view text, std::vector<std::int64_t>& iterations) {
-  while (true) {
-    const std::size_t comma = text.find(',');
-    std::int64_t value = 0;
-    if (!parse_number(text.substr(0, comma), value) || value < 1) return false;
-    if (!iterations.empty() && value <= iterations.back()) return false;
+  for (const std::string_view one : split(text, ',')) {
+    const std::int64_t value = number_of<std::int64_t>(one).value_or(0);
+    if (value < 1 || (!iterations.empty() && value <= iterations.back())) return false;
     iterations.push_back(value);
-    if (comma == std::string_view::npos) return true;
-    text.remove_prefix(comma + 1);
   }
+  return !iterations.empty();
 }
 
 /// Takes `prefix` from the front of `text`.
@@ -48,9 +39,9 @@ bool LearningRate::parse(std::string_view text) {
   kind_ = text.starts_with("step:") ? Kind::step : Kind::milestones;
   if (!take(text, "step:") && !take(text, "milestones:")) return false;
   const std::size_t colon = text.find(':');
-  return colon != std::string_view::npos && parse_iterations(text.substr(0, colon), iterations_) &&
-         (kind_ == Kind::milestones || iterations_.size() == 1) && parse_number(text.substr(colon + 1), factor_) &&
-         factor_ > 0.0 && std::isfinite(factor_);
+  if (colon == std::string_view::npos || !parse_iterations(text.substr(0, colon), iterations_)) return false;
+  factor_ = number_of<double>(text.substr(colon + 1)).value_or(0.0);
+  return (kind_ == Kind::milestones || iterations_.size() == 1) && factor_ > 0.0 && std::isfinite(factor_);
 }
 
 LearningRate::LearningRate(double base, const std::string& schedule, std::int64_t total) : base_{base}, total_{total} {
@@ -58,7 +49,8 @@ LearningRate::LearningRate(double base, const std::string& schedule, std::int64_
   bool valid = true;
   if (take(text, "warmup:")) {
     const std::size_t colon = std::min(text.find(':'), text.size());
-    valid = parse_number(text.substr(0, colon), warmup_) && warmup_ >= 1;
+    warmup_ = number_of<std::int64_t>(text.substr(0, colon)).value_or(0);
+    valid = warmup_ >= 1;
     text.remove_prefix(std::min(colon + 1, text.size()));
   }
   if (!valid || !parse(text)) {

@@ -2,27 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 
 namespace gradtool {
 namespace {
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(separator), text.size());
-    parts.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return parts;
-}
 
 /// "one of max, l2" or "an integer from 2 to 8" or "a number from 0 to 1, or auto".
 std::string valid_values(const ParamInfo& info) {
@@ -34,23 +24,16 @@ std::string valid_values(const ParamInfo& info) {
   return words.empty() ? range : range + ", or " + words;
 }
 
-std::optional<double> number_in(std::string_view value) {
-  double number = 0.0;
-  const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (status != std::errc{} || end != value.data() + value.size()) return std::nullopt;
-  return number;
-}
-
 /// The value as texts have it, so that a codec has one name whatever digits a number was given in: 1e-2 is 0.01.
 /// Nothing where it is not valid.
 std::optional<std::string> value_text(const ParamInfo& info, std::string_view value) {
   for (const auto word : split(info.choices, '|')) {
     if (value == word) return std::string{value};
   }
-  const auto number = info.kind == ParamInfo::Kind::choice ? std::nullopt : number_in(value);
+  const auto number = info.kind == ParamInfo::Kind::choice ? std::nullopt : number_of<double>(value);
   if (!number || (info.kind == ParamInfo::Kind::integer && *number != std::floor(*number))) return std::nullopt;
   if (!(*number >= info.min && *number <= info.max)) return std::nullopt;
-  if (*number == number_in(info.default_value)) return std::string{info.default_value};
+  if (*number == number_of<double>(info.default_value)) return std::string{info.default_value};
   if (info.kind == ParamInfo::Kind::integer) return fmt::format("{}", static_cast<std::int64_t>(*number));
   std::string text = fmt::format("{}", *number + 0.0);  // no -0
   if (const auto exponent = text.find("e-0"); exponent != std::string::npos) text.erase(exponent + 2, 1);
@@ -113,10 +96,7 @@ const std::string& Params::word(std::string_view name) const {
 }
 
 double Params::real(std::string_view name) const {
-  const std::string& value = word(name);
-  double number = std::nan("");
-  std::from_chars(value.data(), value.data() + value.size(), number);
-  return number;
+  return number_of<double>(word(name)).value_or(std::nan(""));
 }
 
 std::int64_t Params::integer(std::string_view name) const {

@@ -6,6 +6,7 @@
 
 #include "lib/codecs/prototype.hpp"
 #include "lib/codecs/reducer.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 
@@ -109,11 +110,9 @@ CodecSpec parse(std::string_view text, PrototypeText (*read)(std::string_view)) 
     throw_error(Fault::usage, "codec '{}' has an empty parameter; write {} or {}:key=value,...", text, descriptor.name,
                 descriptor.name);
   }
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find(','), rest.size());
-    auto& target = is_general(rest.substr(0, end), descriptor.params) ? of_any : own;
-    target += fmt::format("{}{}", target.empty() ? "" : ",", rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (const std::string_view one : split(rest, ',')) {
+    auto& target = is_general(one, descriptor.params) ? of_any : own;
+    target += fmt::format("{}{}", target.empty() ? "" : ",", one);
   }
   const Params general{descriptor.name, kGeneral, of_any};
   const bool averages = general.is("ef", "ef21m");

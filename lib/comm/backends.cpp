@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -15,6 +14,7 @@
 #endif
 #ifdef GT_WITH_MPI
 #include "lib/comm/mpi.hpp"
+#include "lib/core/parse.hpp"
 #endif
 #ifdef GT_WITH_NCCL
 #endif
@@ -72,11 +72,7 @@ BackendStatus loopback_status() {
 std::optional<int> number_in(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return std::nullopt;
-  const std::string_view digits{text};
-  int value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
-  return value;
+  return number_of<int>(text);
 }
 
 }  // namespace

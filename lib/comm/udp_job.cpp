@@ -1,7 +1,6 @@
 // Starts jobs whose ranks are processes, over MPI or over the bounded-loss transport.
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include "lib/comm/launch.hpp"
 #include "lib/comm/udp/job.hpp"
 #include "lib/comm/udp/udp.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/throw_error.hpp"
 
 #ifdef GT_WITH_MPI
@@ -49,10 +49,9 @@ Mesh join_by_environment(const MpiPlace& place, double timeout_seconds) {
   const char* host = std::getenv("MASTER_ADDR");
   const char* port_text = std::getenv("MASTER_PORT");
   const char* secret = std::getenv("GRADTOOL_JOB_KEY");
-  unsigned port = 0;
   const std::string_view digits = port_text == nullptr ? "" : port_text;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc{} || end != digits.data() + digits.size() || port == 0 || port > 65535) {
+  const unsigned port = number_of<unsigned>(digits).value_or(0);
+  if (port == 0 || port > 65535) {
     throw_error(Fault::usage,
                 "--comm udp: MASTER_PORT is '{}'; set it to the port, 1 to 65535, on which rank 0 is to listen",
                 digits);

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/utf8.hpp"
 #include "lib/page/records.hpp"
@@ -50,12 +51,9 @@ constexpr Promise kPromises[]{{"status", true, true},
 /// "ratio=0.01,ef=on" by name.
 std::map<std::string, std::string> parameters_of(const std::string& text) {
   std::map<std::string, std::string> parameters;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string one = text.substr(at, end - at);
+  for (const std::string_view one : split(text, ',')) {
     const std::size_t equals = one.find('=');
-    if (equals != std::string::npos) parameters[one.substr(0, equals)] = one.substr(equals + 1);
-    at = end + 1;
+    if (equals != std::string_view::npos) parameters.emplace(one.substr(0, equals), one.substr(equals + 1));
   }
   return parameters;
 }

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <string_view>
 #include <unordered_set>
 
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/utf8.hpp"
 #include "lib/io/attributes.hpp"
@@ -234,16 +234,15 @@ std::map<std::uint64_t, Member> numbered_members(hid_t group, const Place& place
   const auto note = [](hid_t, const char* name, const H5L_info_t* info, void* out) -> herr_t {
     auto& seen = *static_cast<Visit*>(out);
     const std::string text{name};
-    std::uint64_t number = 0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (status != std::errc{} || end != text.data() + text.size()) return seen.bad = text, 1;
+    const auto number = number_of<std::uint64_t>(text);
+    if (!number) return seen.bad = text, 1;
     std::uint64_t address = 0;
 #if !H5_VERSION_GE(1, 12, 0)  // newer ones have a token in its place
     if (info->type == H5L_TYPE_HARD) address = info->u.address;
 #else
     static_cast<void>(info);
 #endif
-    if (!seen.members.emplace(number, Member{text, address}).second) return seen.twice = text, 1;
+    if (!seen.members.emplace(*number, Member{text, address}).second) return seen.twice = text, 1;
     return (seen.too_many = seen.members.size() > schema::kMaxTensors) ? 1 : 0;
   };
   hsize_t position = 0;

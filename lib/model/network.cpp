@@ -13,6 +13,7 @@
 #include <set>
 
 #include "lib/core/files.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/report/json.hpp"
@@ -197,13 +198,10 @@ Network Network::parse(const std::string& text) {
   bool node = false;
   bool inner = false;
   double contention = 1.0;
-  std::string_view rest = colon == std::string::npos ? std::string_view{} : std::string_view{text}.substr(colon + 1);
-  if (colon != std::string::npos && (rest.empty() || rest.back() == ','))
+  const auto items = colon == std::string::npos ? std::string_view{} : std::string_view{text}.substr(colon + 1);
+  if (colon != std::string::npos && (items.empty() || items.back() == ','))
     bad(text, "a key=value is missing at its end");
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find(','), rest.size());
-    const std::string_view item = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (const std::string_view item : split(items, ',')) {
     const auto equals = item.find('=');
     if (equals == std::string_view::npos) bad(text, fmt::format("'{}' is not key=value", item));
     const std::string_view key = item.substr(0, equals);
@@ -254,29 +252,24 @@ std::vector<int> parse_node_counts(const std::string& text) {
   };
   std::vector<int> counts;
   bool doubling = false;
-  std::string_view rest = text;
+  if (text.empty()) fail("'' is no number from 1 to 1048576");
   if (text.ends_with(',')) fail("a number is missing at its end");
-  do {
-    const auto end = std::min(rest.find(','), rest.size());
-    const std::string_view item = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (const std::string_view item : split(text, ',')) {
     if (item == "...") {
       if (counts.empty()) fail("it cannot begin with ...");
       if (doubling) fail("a number must follow ...");
       doubling = true;
       continue;
     }
-    int count = 0;
-    const auto result = std::from_chars(item.data(), item.data() + item.size(), count);
-    if (result.ptr != item.data() + item.size() || count < 1 || count > (1 << 20))
-      fail(fmt::format("'{}' is no number from 1 to 1048576", item));
+    const int count = number_of<int>(item).value_or(0);
+    if (count < 1 || count > (1 << 20)) fail(fmt::format("'{}' is no number from 1 to 1048576", item));
     if (doubling) {
       for (int next = counts.back() * 2; next < count; next *= 2) counts.push_back(next);
       doubling = false;
     }
     if (!counts.empty() && count <= counts.back()) fail("the numbers must ascend");
     counts.push_back(count);
-  } while (!rest.empty());
+  }
   if (doubling) fail("a number must follow ...");
   return counts;
 }

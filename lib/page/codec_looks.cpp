@@ -1,4 +1,5 @@
 #include "lib/page/codec_looks.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 
 #include <fmt/format.h>
@@ -29,11 +30,8 @@ std::vector<double> dash_of(std::size_t turn) {
 
 /// "ratio=0.01" of "ratio=0.01,index=auto"; empty where the text has no such parameter.
 std::string parameter_in(const std::string& text, std::string_view name) {
-  for (std::size_t start = 0; start < text.size();) {
-    const std::size_t end = std::min(text.find(',', start), text.size());
-    std::string one = text.substr(start, end - start);
-    if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=') return one;
-    start = end + 1;
+  for (const std::string_view one : split(text, ',')) {
+    if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=') return std::string{one};
   }
   return {};
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/codecs/prototype.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/core/throw_error.hpp"
 #include "lib/report/json.hpp"
 
@@ -48,15 +48,8 @@ Cell cell_of_csv(const std::string& text) {
   if (text.empty()) return {};
   if (text == "true" || text == "false") return text == "true";
   if (const auto special = special_number(text)) return *special;
-  const char* const end = text.data() + text.size();
-  std::int64_t whole = 0;
-  if (const auto read = std::from_chars(text.data(), end, whole); read.ec == std::errc{} && read.ptr == end) {
-    if (to_text(Cell{whole}) == text) return whole;
-  }
-  double number = 0.0;
-  if (const auto read = std::from_chars(text.data(), end, number); read.ec == std::errc{} && read.ptr == end) {
-    if (to_text(Cell{number}) == text) return number;
-  }
+  if (const auto whole = number_of<std::int64_t>(text); whole && to_text(Cell{*whole}) == text) return *whole;
+  if (const auto number = number_of<double>(text); number && to_text(Cell{*number}) == text) return *number;
   return text;
 }
 
@@ -148,11 +141,10 @@ class RowReader {
 std::string given_params(const std::string& codec, const std::string& params) {
   const std::string defaults = codec == kPrototype ? "" : "," + parse_codec(codec).params_text() + ",";
   std::string given;
-  for (std::size_t start = 0; start < params.size();) {
-    const std::size_t end = std::min(params.find(',', start), params.size());
-    const std::string one = params.substr(start, end - start);
-    if (defaults.find("," + one + ",") == std::string::npos) given += (given.empty() ? "" : ",") + one;
-    start = end + 1;
+  for (const std::string_view one : split(params, ',')) {
+    if (defaults.find(fmt::format(",{},", one)) != std::string::npos) continue;
+    if (!given.empty()) given += ',';
+    given += one;
   }
   return given;
 }

@@ -1,10 +1,10 @@
 // Writes the results of a probe: the table of rows, and the network file.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "lib/comm/launch.hpp"
+#include "lib/core/parse.hpp"
 #include "lib/probe/probe.hpp"
 #include "lib/report/json.hpp"
 
@@ -15,10 +15,7 @@ using Json = nlohmann::ordered_json;
 
 /// With six significant digits, more than any measurement has: so that the name that bench gives the network is short.
 double rounded(double value) {
-  double result = value;
-  const std::string text = fmt::format("{:.6g}", value);
-  std::from_chars(text.data(), text.data() + text.size(), result);
-  return result;
+  return number_of<double>(fmt::format("{:.6g}", value)).value_or(value);
 }
 
 /// A value and the interval that it lies in: null where that is not known.

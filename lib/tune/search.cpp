@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
 
+#include "lib/core/parse.hpp"
 #include "lib/core/text.hpp"
 
 namespace gradtool {
@@ -23,12 +23,6 @@ constexpr std::size_t kOfOneCodec = 2;  ///< finalists, of those taken for their
 bool is_given(std::string_view given, std::string_view name) {
   const std::string parameter = fmt::format("{}=", name);
   return given.substr(0, parameter.size()) == parameter || given.find("," + parameter) != std::string_view::npos;
-}
-
-double number_of(const std::string& text) {
-  double number = std::nan("");
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
 }
 
 /// True when `a` is at least as good as `b` in both, and better in one, and needs no trial unless `b` does.
@@ -141,13 +135,9 @@ SearchSpace::SearchSpace(const std::vector<std::string>& codecs) {
     for (const auto& info : codec.spec.descriptor->params) {
       if (info.search.empty() || is_given(codec.spec.given, info.name) || !codec.spec.params.counts(info)) continue;
       Axis axis{.info = &info, .words = {}, .numbers = {}};
-      for (std::string_view rest = info.search; !rest.empty();) {
-        const std::size_t end = std::min(rest.find('|'), rest.size());
-        axis.words.emplace_back(rest.substr(0, end));
-        rest.remove_prefix(std::min(end + 1, rest.size()));
-      }
+      for (const std::string_view word : split(info.search, '|')) axis.words.emplace_back(word);
       if (info.kind != ParamInfo::Kind::choice) {
-        for (const auto& word : axis.words) axis.numbers.push_back(number_of(word));
+        for (const auto& word : axis.words) axis.numbers.push_back(number_of<double>(word).value());
         axis.words.clear();
         axis.geometric = axis.numbers.front() > 0.0 && axis.numbers.back() >= 8.0 * axis.numbers.front();
       }
@@ -177,8 +167,9 @@ std::vector<Setting> SearchSpace::grid() {
         // The place of the default among the values, which need not hold it.
         double middle = 0.0;
         for (std::size_t i = 0; i < size_of(a); ++i) {
-          const bool below = choice ? axis.words[i] != axis.info->default_value
-                                    : axis.numbers[i] < number_of(std::string{axis.info->default_value});
+          const bool below = choice
+                                 ? axis.words[i] != axis.info->default_value
+                                 : axis.numbers[i] < number_of<double>(axis.info->default_value).value_or(std::nan(""));
           if (!below) break;
           middle = static_cast<double>(i + 1);
         }
@@ -221,7 +212,7 @@ std::vector<Setting> SearchSpace::around(const Setting& setting) {
         middle = std::round(middle);
       }
       between.push_back(setting.point);
-      between.back()[a] = number_of(fmt::format("{:.4g}", middle));
+      between.back()[a] = number_of<double>(fmt::format("{:.4g}", middle)).value();
     }
   }
   std::vector<Setting> settings;
