@@ -473,6 +473,8 @@ class Advice {
         !std::isfinite(error) ? std::string{"its error of a step is not known"}
         : !was_trained(*fastest)
             ? fmt::format("error of a step {:.2g}; the trainings here say nothing of such values", error)
+        : !lost_signs_words(*fastest).empty()
+            ? fmt::format("error of a step {:.2g}, and {}", error, lost_signs_words(*fastest))
         : lasting_error(*fastest) <= harmless_nmse(error_kind(*fastest))
             ? fmt::format("error of a step {:.2g}, but it has a memory, and {}: capture several phases, or try it",
                           error, why_may_grow(*fastest))

@@ -20,10 +20,15 @@ bool knows_correlation(const ResultRow& row) {
   return row.error_correlation && std::isfinite(*row.error_correlation) && row.stride == 1;
 }
 
+/// Whether small values may be lost that move the model as far as large ones.
+bool loses_signs(const ResultRow& row) {
+  return row.lost_signs && !(*row.lost_signs <= kMostLostSigns);
+}
+
 /// Whether hardly any arm with an error as small has lost anything that counts; of what no training compressed, whether
 /// the error is a cast's.
 bool is_harmless(const ResultRow& row) {
-  if (may_grow(row)) return false;
+  if (may_grow(row) || loses_signs(row)) return false;
   return was_trained(row) ? lasting_error(row) <= harmless_nmse(error_kind(row)) : step_error(row) <= kErrorOfCast;
 }
 
@@ -89,6 +94,7 @@ std::string ground_of(const ResultRow& row) {
   const double step = step_error(row), error = lasting_error(row), lost = first_loss(kind);
   const std::string_view word = confidence_by_error(row);
   if (std::isnan(error)) return fmt::format("{}: its error of a step is not known", word);
+  if (loses_signs(row)) return fmt::format("{}: {}", word, lost_signs_words(row));
   if (word == "sure" && judged_error(row) == 0.0)
     return fmt::format("{}: it loses nothing but the last bits of sums", word);
   if (error <= harmless_nmse(kind) && may_grow(row))
@@ -115,6 +121,14 @@ std::string lasting_words(const ResultRow& row) {
                            *row.error_correlation, error)
              : fmt::format("how far its errors come again in the next steps is not known, so it counts as {:.2g}; ",
                            error);
+}
+
+std::string lost_signs_words(const ResultRow& row) {
+  if (!loses_signs(row)) return "";
+  return fmt::format(
+      "{:.0f} % of the values of one tensor come as 0 or with another sign, and this training's optimizer, unlike SGD, "
+      "moves a model by small values as far as by large ones",
+      100.0 * *row.lost_signs);
 }
 
 std::string counts_as(const ResultRow& row) {

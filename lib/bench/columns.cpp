@@ -218,6 +218,11 @@ std::vector<ResultColumn> make_columns() {
         "mean correlation of the errors y-x of two steps of a window, of all tensors, largest of all windows; "
         "0: they are independent, and cancel",
         &ResultRow::error_correlation);
+  c.add(
+      "lost_signs",
+      "share of elements that come as 0, with the other sign, or as a value in the place of 0, in the tensor where it "
+      "is largest, of those with 1 % of all elements; only where the file's optimizer is not SGD",
+      &ResultRow::lost_signs);
   c.add("update_nmse",
         "nmse of the updates that the optimizer makes of x and of y, largest of all windows; --update-error alone",
         &ResultRow::update_nmse);

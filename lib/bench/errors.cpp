@@ -222,6 +222,10 @@ double ErrorSums::zeroed_fraction() const {
   return elements == 0 ? 0.0 : static_cast<double>(zeroed) / static_cast<double>(elements);
 }
 
+double ErrorSums::lost_signs() const {
+  return elements == 0 ? 0.0 : static_cast<double>(kept + zeroed - sign_agreements) / static_cast<double>(elements);
+}
+
 std::optional<double> ErrorSums::nrmse() const {
   if (elements == 0 || !(x_max > x_min)) return std::nullopt;
   return std::sqrt(error / static_cast<double>(elements)) / (x_max - x_min);

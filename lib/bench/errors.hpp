@@ -34,6 +34,8 @@ struct ErrorSums {
   [[nodiscard]] std::optional<double> relative_bias() const;
   [[nodiscard]] std::optional<double> sign_agreement() const;
   [[nodiscard]] double zeroed_fraction() const;
+  /// Share of the elements that come with another sign than theirs: as 0, turned, or as a value in the place of 0.
+  [[nodiscard]] double lost_signs() const;
   [[nodiscard]] std::optional<double> nrmse() const;    ///< root mean square error / range of x
   [[nodiscard]] std::optional<double> psnr_db() const;  ///< -20 log10 nrmse
 };

@@ -127,10 +127,13 @@ struct ResultRow {
 
   std::optional<StepBytes> bytes;
 
-  std::optional<ErrorSums> errors;             ///< of the averaged gradient, pooled over steps
-  std::optional<double> worst_nmse;            ///< as `errors`, of the window where it is largest
-  std::optional<double> cumulative_nmse;       ///< of the sums of gradients over a window, largest of all windows
-  std::optional<double> error_correlation;     ///< of the errors of two steps of a window, largest of all windows
+  std::optional<ErrorSums> errors;          ///< of the averaged gradient, pooled over steps
+  std::optional<double> worst_nmse;         ///< as `errors`, of the window where it is largest
+  std::optional<double> cumulative_nmse;    ///< of the sums of gradients over a window, largest of all windows
+  std::optional<double> error_correlation;  ///< of the errors of two steps of a window, largest of all windows
+  /// ErrorSums::lost_signs of the tensor where it is largest, of those with a hundredth of all elements. Empty where
+  /// the file's optimizer is SGD, to whose updates small values hardly matter, or not known.
+  std::optional<double> lost_signs;
   std::optional<double> update_nmse;           ///< of the optimizer's updates, largest of all windows
   std::optional<double> cosine_by_layer;       ///< UpdateSums::distance, mean over tensors, largest of all windows
   std::optional<IterationRange> worst_window;  ///< where the error is largest by which the row is judged

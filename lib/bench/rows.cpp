@@ -1,4 +1,5 @@
 #include "lib/bench/rows.hpp"
+#include "lib/bench/update_errors.hpp"
 
 #include <fmt/format.h>
 
@@ -132,6 +133,18 @@ std::optional<double> error_correlation(const ReplayResult& replayed, std::span<
   return largest;
 }
 
+/// See ResultRow::lost_signs.
+std::optional<double> lost_signs(const BenchCut& cut, const ReplayResult& replayed) {
+  if (!scales_by_history(cut.source.info().optimizer)) return std::nullopt;
+  constexpr std::uint64_t kOneIn = 100;
+  double worst = 0.0;
+  for (const std::size_t tensor : cut.selection.tensors) {
+    const ErrorSums& sums = replayed.tensor_errors[tensor];
+    if (kOneIn * cut.source.tensors()[tensor].elements >= cut.elements) worst = std::max(worst, sums.lost_signs());
+  }
+  return worst;
+}
+
 /// Sets what the optimizer makes of some tensors, in the windows where it is worst.
 void set_updates(const ReplayResult& replayed, std::span<const std::size_t> tensors, ResultRow& row) {
   if (replayed.updates.empty()) return;
@@ -258,6 +271,7 @@ ResultRow RowMaker::row_of_all(const BenchCut& cut, const Measurement& m) const 
   row.reached = replayed.reached;
   row.errors = all;
   set_worst(replayed, cut.selection.tensors, options_.adds_up(m.spec), row);
+  if (options_.adds_up(m.spec)) row.lost_signs = lost_signs(cut, replayed);
   set_steps(cut, replayed, replayed.step_errors, row);
   if (!row.received() || replayed.bytes.payload > 0.0) row.bytes = replayed.bytes;
   row.level_node = row.measured_node = std::max(row.level_node, node_of(replayed));

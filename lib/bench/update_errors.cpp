@@ -14,6 +14,13 @@ namespace {
 
 constexpr std::size_t kBlock = 1024;
 
+/// "adamw" of "AdamW:learning_rate=0.001,...".
+std::string name_of_optimizer(std::string_view text) {
+  std::string name{text.substr(0, text.find(':'))};
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
 /// Empty where a value is no number.
 std::optional<std::map<std::string, double, std::less<>>> numbers_of(std::string_view text) {
   std::map<std::string, double, std::less<>> numbers;
@@ -60,8 +67,7 @@ Products products(std::span<const float> x, std::span<const float> y) {
 
 std::optional<UpdateRule> UpdateRule::parse(std::string_view text) {
   const std::size_t colon = std::min(text.find(':'), text.size());
-  std::string name{text.substr(0, colon)};
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = name_of_optimizer(text);
   const auto numbers = numbers_of(text.substr(std::min(colon + 1, text.size())));
   if (!numbers) return std::nullopt;
   const auto number = [&](const char* key, double otherwise) {
@@ -89,6 +95,11 @@ std::optional<UpdateRule> UpdateRule::parse(std::string_view text) {
   rule.momentum = number("momentum", 0.0);
   rule.nesterov = number("nesterov", 0.0) != 0.0;
   return rule;
+}
+
+bool scales_by_history(std::string_view optimizer) {
+  const std::string name = name_of_optimizer(optimizer);
+  return !name.empty() && name != "sgd";
 }
 
 UpdateRule UpdateRule::without_momentum() const {

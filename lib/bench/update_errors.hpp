@@ -32,6 +32,10 @@ struct UpdateRule {
   [[nodiscard]] std::uint64_t bytes_per_element() const { return adam ? 24 : 16; }
 };
 
+/// Whether the optimizer that a file records divides what it gets by the size of earlier gradients, element by element,
+/// as Adam, Adagrad and RMSprop do: then small values move a model as far as large ones. True for every name but SGD's.
+[[nodiscard]] bool scales_by_history(std::string_view optimizer);
+
 /// Sums over the elements of a tensor and the steps of a window.
 struct UpdateSums {
   double error = 0.0;     ///< (u-v)^2, u the update by the exact mean, v that by what was received

@@ -249,6 +249,7 @@ ResultRow result_row(const RowReader& cells) {
   row.worst_nmse = cells.number("worst_nmse");
   row.cumulative_nmse = cells.number("cumulative_nmse");
   row.error_correlation = cells.number("error_correlation");
+  row.lost_signs = cells.number("lost_signs");
   const std::string times = cells.text("codec_times");
   row.codec_times = times == "floor"    ? CodecTimes::floor
                     : times == "record" ? CodecTimes::record

@@ -361,6 +361,22 @@ TEST_F(Advice, CountsErrorsMoreThatComeAgain) {
   EXPECT_DOUBLE_EQ(advice_record(rows_, Acceptance{})[0]["codecs"][0]["lasting_error"].get<double>(), 0.4 * harmless);
 }
 
+TEST_F(Advice, LeavesWhatLosesSignsUnderAdamToATrial) {
+  ResultRow& row = add({.codec = "int8", .ms = 40.0, .error = 3e-4});
+  row.lost_signs = 0.5;  // set only where the optimizer is not SGD
+  EXPECT_TRUE(says(advice(Acceptance{}), "take int8. ")) << advice(Acceptance{});
+  row.lost_signs = 0.58;
+  const std::string text = advice(Acceptance{});
+  EXPECT_FALSE(says(text, "take int8")) << text;
+  EXPECT_TRUE(says(text,
+                   "Faster, but not without a trial (docs/trial.md): int8, 2.50 times (error of a step 0.0003, and "
+                   "58 % of the values of one tensor come as 0 or with another sign"))
+      << text;
+  EXPECT_EQ(confidence_of(row, Acceptance{}), "needs a trial");
+  EXPECT_TRUE(ground_of(row).starts_with("needs a trial: 58 % of the values")) << ground_of(row);
+  EXPECT_TRUE(says(advice(0.1), "take int8. ")) << "a limit that the user gives is the only one";
+}
+
 TEST_F(Advice, TakesLargerErrorsOfUnbiasedCodecs) {
   const double between = 0.5 * (harmless_nmse(ErrorKind::other) + harmless_nmse(ErrorKind::unbiased));
   ASSERT_GT(between, harmless_nmse(ErrorKind::other)) << "errors that cancel cost less than those that come again";

@@ -138,6 +138,11 @@ def check_against_numpy(folder):
             rows = bench(path, codec, "--update-error", option, write=True)
             y = read(os.path.join(folder, "reconstruction.h5"))
             # The momentum is in what dgc sends, so that SGD has none.
+            lost = max((np.sign(x[n]) != np.sign(y[n])).mean() for n in SHAPES if 100 * x[n][0].size >= sum(v[0].size for v in x.values()))
+            if optimizer.startswith("sgd"):  # whose updates small values hardly matter to
+                assert rows["all"]["lost_signs"] == "", rows["all"]
+            else:
+                close(f"{codec} {optimizer} lost_signs", rows["all"]["lost_signs"], lost)
             received = {"name": "sgd", "momentum": 0.0} if codec.startswith("dgc") and rule["name"] == "sgd" else rule
             for tensor in (*SHAPES, "all"):
                 update, distance = expected(x, y, SHAPES if tensor == "all" else [tensor], windows, rule, received)

@@ -25,6 +25,8 @@ TEST(ErrorSums, ByHand) {
   EXPECT_DOUBLE_EQ(s.largest_error, 8.0);
   EXPECT_DOUBLE_EQ(*s.sign_agreement(), 0.5);  // of the two that y did not zero
   EXPECT_DOUBLE_EQ(s.zeroed_fraction(), 0.25);
+  EXPECT_DOUBLE_EQ(s.lost_signs(), 0.5);                                                // one turned, one sent as 0
+  EXPECT_DOUBLE_EQ(sums({0.0, 0.0, 2.0}, {0.0F, 1.0F, 3.0F}).lost_signs(), 1.0 / 3.0);  // a value in the place of 0
   EXPECT_DOUBLE_EQ(*s.nrmse(), std::sqrt(65.0 / 4.0) / 7.0);
 }
 

@@ -23,5 +23,12 @@ TEST(UpdateRule, RefusesNumbersThatNoOptimizerHas) {
   EXPECT_TRUE(UpdateRule::parse("sgd:learning_rate=0.1,momentum=0.9,nesterov=1"));
 }
 
+TEST(ScalesByHistory, IsTrueOfWhatIsNotSgd) {
+  for (const char* text : {"adam:learning_rate=0.001", "AdamW", "adagrad:learning_rate=0.1", "rmsprop"})
+    EXPECT_TRUE(scales_by_history(text)) << text;
+  for (const char* text : {"", "sgd:learning_rate=0.1,momentum=0.9", "SGD"})
+    EXPECT_FALSE(scales_by_history(text)) << text;
+}
+
 }  // namespace
 }  // namespace gradtool

@@ -38,6 +38,7 @@ ResultRow measured_row() {
   row.errors = ErrorSums{.elements = 1000, .xx = 2.0, .error = 0.5};
   row.cumulative_nmse = 0.125;
   row.error_correlation = 0.0625;
+  row.lost_signs = 0.25;
   row.encode = PhaseSummary{.median = 1e-3, .low = 0.9e-3, .high = 1.2e-3};
   row.communicate = PhaseSummary{.median = 2e-3};
   row.decode = PhaseSummary{.median = 3e-3, .low = 2.9e-3, .high = 3.3e-3};
