@@ -243,8 +243,8 @@ std::string weight_text(const std::vector<StepInfo>& steps) {
 std::string compute_text(const std::vector<StepInfo>& steps) {
   const auto seconds = captured_compute_time(steps);
   if (!seconds) return "not stated";
-  return fmt::format("{} an iteration, forward, backward and update (slowest worker, median over steps of {} to {})",
-                     human_seconds(seconds->seconds), human_seconds(seconds->low), human_seconds(seconds->high));
+  return fmt::format("{} an iteration (slowest worker, median over steps of {} to {})", human_seconds(seconds->seconds),
+                     human_seconds(seconds->low), human_seconds(seconds->high));
 }
 
 std::string readiness_text(const GradientReader& reader) {

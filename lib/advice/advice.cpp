@@ -389,7 +389,7 @@ class Advice {
       longer.push_back(fmt::format("{} ({:.2f} times faster a step, and uncompressed needs {:.0f} % of the steps)",
                                    name_of_row(*row), gain(judged_seconds(*row)), 100.0 * steps_kept(*row)));
     }
-    line("learned in the trial, but would gain less than 5 % to the same loss", longer);
+    line("worse in the trial beyond doubt, and would gain less than 5 % to the same loss", longer);
     line(fmt::format("error above {:g}", acceptance_.max_nmse), names_of(wrong_));
     line("not judged, because not at work (the table's remarks say why)", names_of(unreached_));
     line("not compared, because it is an optimizer of its own and averages no gradients", names_of(other_results_));

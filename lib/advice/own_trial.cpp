@@ -370,7 +370,7 @@ double OwnTrials::share_of_steps(const ResultRow& row) const {
   double least = 1.0;
   for (const OwnTrial& trial : trials) {
     const auto* arm = trial.arm_of(row);
-    if (arm != nullptr && arm->verdict == OwnTrial::Verdict::learns && arm->low && *arm->low > 0.0)
+    if (arm != nullptr && arm->verdict != OwnTrial::Verdict::loses && arm->low && *arm->low > 0.0)
       least = std::min(least, arm->same_as_none.value_or(1.0));
   }
   return least;

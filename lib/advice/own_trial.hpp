@@ -53,8 +53,8 @@ struct OwnTrials {
   /// Empty where no record has tried the row's codec.
   [[nodiscard]] std::optional<OwnTrial::Verdict> verdict_of(const ResultRow& row) const;
   /// The share of its steps after which uncompressed training was where the row's codec ended, the smallest of the
-  /// records in which it learns and is worse beyond doubt; 1 where there is none. A gain in time a step is worth so
-  /// much less.
+  /// records in which it does not lose but is worse beyond doubt; 1 where there is none. A gain in time a step is worth
+  /// so much less.
   [[nodiscard]] double share_of_steps(const ResultRow& row) const;
   /// The words of each record about the row's codec, those that decide first; empty where none has tried it.
   [[nodiscard]] std::string words_of(const ResultRow& row) const;

@@ -53,7 +53,8 @@ void check_regular(const std::string& path) {
   in.clear();
   in.seekg(0);
   in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  fail(path, begin == kLfsPointer ? kLfsPointerProblem : "is not an HDF5 file");
+  fail(path,
+       begin == kLfsPointer ? kLfsPointerProblem : "is not an HDF5 file; gradtool import makes one of other gradients");
 }
 
 /// Opens the file; when that fails, returns an empty File and stores HDF5's reason in `reason`.

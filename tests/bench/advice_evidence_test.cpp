@@ -143,9 +143,12 @@ TEST_F(Advice, TakesNothingThatIsSlowerToTheSameLoss) {
   };
   EXPECT_TRUE(says(advised(), "take fp16. ")) << advised();
   EXPECT_TRUE(says(advised(),
-                   "learned in the trial, but would gain less than 5 % to the same loss: qsgd:bits=4 (1.25 times "
-                   "faster a step, and uncompressed needs 75 % of the steps)."))
+                   "worse in the trial beyond doubt, and would gain less than 5 % to the same loss: qsgd:bits=4 (1.25 "
+                   "times faster a step, and uncompressed needs 75 % of the steps)."))
       << advised();
+  arm.verdict = OwnTrial::Verdict::undecided;  // by its tolerance; that it is worse is decided
+  EXPECT_TRUE(says(advised(), "take fp16. ")) << advised();
+  arm.verdict = OwnTrial::Verdict::learns;
   arm.low = -0.02;  // by chance, as far as the trial tells
   EXPECT_TRUE(says(advised(), "take qsgd:bits=4. ")) << advised();
   arm.low = 0.02;
