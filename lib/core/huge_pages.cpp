@@ -3,18 +3,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace gradtool {
-
 namespace {
 
 /// Advises on the whole pages of a block. `advice`: of madvise, which may refuse.
 void advise(void* block, std::size_t bytes, int advice) noexcept {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<std::uintptr_t>(block) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(block) + bytes) / page * page;
-  if (begin < end) static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, advice));
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t before = (page - reinterpret_cast<std::uintptr_t>(block) % page) % page;
+  if (bytes < before + page) return;
+  static_cast<void>(madvise(static_cast<std::byte*>(block) + before, (bytes - before) / page * page, advice));
 }
 
 }  // namespace
