@@ -48,7 +48,7 @@ Table csv_table(std::span<const ResultRow> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     std::vector<Cell> cells = table.rows()[i];
     cells.resize(heads.size());
-    for (auto& [name, value] : parameters_of(rows[i].codec)) cells[places.at(name)] = std::move(value);
+    for (const auto& [name, value] : parameters_of(rows[i].codec)) cells[places.at(name)] = value;
     wider.add(std::move(cells));
   }
   return wider;

@@ -158,7 +158,8 @@ assert "take bf16" not in said and "take fp16" not in said and "Uncompressed mea
 
 # A gather suits few ranks, an all-to-all many. Both send as much at 2, the gather in one message instead of two of 10 ms, beside which
 # the times of codecs are nothing.
-slow = ["--codec", "int8", "--network", "slow:alpha=10ms,beta=1Mbps", "--nodes", "2,32", "--advise", "-n", "5"]
+# Under AdamW int8 by alltoall loses more signs of this model than the advice takes without a trial, unless a limit is given.
+slow = ["--codec", "int8", "--network", "slow:alpha=10ms,beta=1Mbps", "--nodes", "2,32", "--advise", "--max-nmse", "0.1", "-n", "5"]
 rows, said = bench(LLAMA, *slow)
 ways = {(row["aggregation"], row["ranks"], row["time_source"]) for row in rows if row["codec"] == "int8" and row["timing"] == "isolated"}
 assert ways == {(way, *rest) for way in ("gather", "alltoall") for rest in (("4", "measured"), ("2", "modelled"), ("32", "modelled"))}, ways
