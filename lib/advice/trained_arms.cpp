@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "lib/advice/acceptance.hpp"
+
 namespace gradtool {
 namespace {
 
@@ -30,7 +32,7 @@ double harmless_nmse(ErrorKind kind) {
   const auto largest_of = [](ErrorKind of) {
     double largest = 0.0;
     for (const TrainedArms::Arm& arm : kArms) {
-      if (arm.kind != of || arm.nmse <= largest) continue;
+      if (arm.kind != of || arm.nmse <= largest || arm.nmse > kDefaultMaxNmse) continue;
       const TrainedArms below = trained_arms_up_to(arm.nmse, of);
       if (kOneIn * below.lost <= below.arms && below.worst->lost <= kMostPoints) largest = arm.nmse;
     }

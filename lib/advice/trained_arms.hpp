@@ -33,8 +33,8 @@ struct TrainedArms {
 [[nodiscard]] TrainedArms trained_arms_up_to(double nmse, ErrorKind kind);
 
 /// The largest lasting error up to which at most one arm in kOneIn lost more than kPointsThatCount in the mean, and
-/// none more than kMostPoints. Runs of one arm scatter by about a point, so an arm that lost a little need not be at
-/// fault.
+/// none more than kMostPoints, of those up to kDefaultMaxNmse. Runs of one arm scatter by about a point, so an arm that
+/// lost a little need not be at fault.
 [[nodiscard]] double harmless_nmse(ErrorKind kind);
 /// The smallest lasting error with which an arm lost more than kPointsThatCount in the mean.
 [[nodiscard]] double first_loss(ErrorKind kind);

@@ -10,6 +10,7 @@ from results import is_unbiased, lasting_errors, rank_correlation
 MOST_LOST = 1.0  # points of accuracy
 IN_TWENTY = 0.05  # share of the accepted arms that may lose more
 WORST_LOST = 3.0  # points that none of them may lose
+MAX_NMSE = 0.1  # default of --max-nmse, beyond which the advice takes nothing, so that no limit is fitted to what lies there
 PREDICTORS = {"nmse": lambda row: float(row["nmse"]), "cumulative_nmse": lambda row: float(row["cumulative_nmse"]),
               "judged today": lambda row: float(row["cumulative_nmse" if row["delays"] == "1" else "nmse"]),
               "update_nmse": lambda row: float(row["update_nmse"]), "cosine_by_layer": lambda row: float(row["cosine_by_layer"])}
@@ -73,7 +74,8 @@ APART = "nmse, unbiased codecs apart"  # limits of their own for codecs whose er
 LIMITED = {name: ((lambda row: True,), error) for name, error in PREDICTORS.items()}
 KINDS = (lambda row: row["unbiased"], lambda row: not row["unbiased"])
 LIMITED[APART] = KINDS, PREDICTORS["nmse"]
-LIMITED["as the advice counts it"] = KINDS, lambda row: row["lasting"]
+AS_ADVICE = "as the advice counts it"
+LIMITED[AS_ADVICE] = KINDS, lambda row: row["lasting"]
 
 
 def left_out(rows, steps, each=True):
@@ -86,7 +88,8 @@ def left_out(rows, steps, each=True):
             limits, taken, harmless, missed = [], [], [], []
             for belongs in kinds:
                 mine = by_arm([row for row in rows if training_of(row) == training and row["steps"] == steps and belongs(row)], error).values()
-                limit = fitted_limit(by_arm([row for row in rows if training_of(row) != training and row["steps"] == "24" and belongs(row)], error).values())
+                others = by_arm([row for row in rows if training_of(row) != training and row["steps"] == "24" and belongs(row)], error).values()
+                limit = fitted_limit([arm for arm in others if name != AS_ADVICE or arm[1] <= MAX_NMSE])
                 limits.append(number(limit))
                 taken += [arm for arm in mine if arm[1] <= limit]
                 harmless += [arm for arm in mine if arm[2] <= MOST_LOST]
@@ -142,7 +145,7 @@ def section(rows, unbiased):
             f"**A limit for a training that it was not fitted to.** For each error the largest limit up to which at most one in twenty arms of the other trainings lost more than "
             f"{MOST_LOST:g} point and none more than {WORST_LOST:g}, the error being the largest over the captured phases, of 24 steps each; then the arms of the training that was left out. Shares have their 95 % interval "
             "(Clopper and Pearson), as if arms were independent, which those of one codec are not. The advice counts an error 1 + 18 c times where those of two steps correlate by "
-            "c > 0, and unbiased codecs apart (docs/network-model.md).", text,
+            f"c > 0, and unbiased codecs apart, and takes nothing above {MAX_NMSE:g} (docs/network-model.md).", text,
             "The same limits on captures of 10 steps:", short,
             "A default ought to accept at most one arm in twenty that loses more than a point and none that loses more than three, and to refuse at most one in four that lose "
             f"none, of 10 steps as of 24. {'That is what limits on ' + ' and '.join(good) + ' do here' if good else 'None of these errors does that here'}. "

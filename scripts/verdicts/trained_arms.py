@@ -15,7 +15,7 @@ import csv
 import pathlib
 import sys
 
-from predictor_page import fitted_limit
+from predictor_page import MAX_NMSE, fitted_limit
 from results import is_unbiased, lasting_errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def left_out(arms, models):
     for model in dict.fromkeys(models.values()):
         for kind in ("unbiased", "other"):
             chosen = {of: [arm for (campaign, _), arm in arms.items() if (models[campaign] == model) == of and arm[3] == kind] for of in (True, False)}
-            limit = fitted_limit([(None, error, points) for error, points, *_ in chosen[False]])
+            limit = fitted_limit([(None, error, points) for error, points, *_ in chosen[False] if error <= MAX_NMSE])
             accepted += sum(error <= limit for error, *_ in chosen[True])
             lost += [points for error, points, *_ in chosen[True] if error <= limit and points > 1]
             fine += sum(points <= 1 for _, points, *_ in chosen[True])
