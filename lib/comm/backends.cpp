@@ -8,15 +8,13 @@
 #include <thread>
 
 #include "lib/core/error.hpp"
+#include "lib/core/parse.hpp"
 
 #ifdef GT_WITH_CUDA
 #include "kernels/cuda/runtime.hpp"
 #endif
 #ifdef GT_WITH_MPI
 #include "lib/comm/mpi.hpp"
-#include "lib/core/parse.hpp"
-#endif
-#ifdef GT_WITH_NCCL
 #endif
 
 namespace gradtool {
