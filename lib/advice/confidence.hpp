@@ -31,7 +31,7 @@ inline constexpr double kErrorOfCast = 2e-5;
 /// The largest ResultRow::lost_signs of a codec that is not left to a trial. An error is of the energy of all values,
 /// which a few of them may have: a recommender lost 11.8 points with an int8 of error 0.0003 that sent 58 % of a layer
 /// without their signs, and none with nvfp4 of error 0.007 and 10 %. Of the codecs with small errors that lost nothing
-/// in the trainings of reports/verdicts with AdamW, all but top-k stay below 0.4.
+/// in trainings of reports/verdicts with AdamW, all but topk and qsgd on an LSTM stay below 0.4.
 inline constexpr double kMostLostSigns = 0.5;
 
 /// How the errors of the row's steps add up.
